@@ -22,7 +22,6 @@ use voile_report::record::{CellKey as Cell, FigureTarget, ValueKind};
 use cells::CellOptions;
 use written::{ComplaintLocation, Written, WrittenValidity};
 
-use crate::find::ENVOY_XDS;
 pub use error::DefinitionError;
 pub use events::{EventAction, ScheduledEvent};
 pub use generated::Generated;
@@ -38,6 +37,9 @@ pub(crate) use written::WatchedPage;
 
 /// The definition that `voile bench quick` runs, part of the program so that it runs from anywhere.
 const QUICK: &str = include_str!("../../../../benchmarks/quick.toml");
+
+/// The contestant of Envoys configured by `voile control`; `envoy` is configured by the lab's files.
+pub(crate) const ENVOY_XDS: &str = "envoy-xds";
 
 /// Contestants that the lab knows how to start.
 const CONTESTANTS: [&str; 10] = [

@@ -6,34 +6,35 @@
 //! ```
 
 mod agent;
+mod agent_server;
+mod checks;
 mod contestants;
 mod definition;
 mod gate;
+mod generator;
 mod machine;
 mod origin_servers;
 mod packet_capture;
 mod plan;
 mod preset;
-mod profile;
 mod proofs;
 mod record_folder;
 mod run;
 mod scenes;
 mod shared_processes;
 
-use scenes::{
-    agreement, calibration, control_plane, decisions, generators, graph, idle, node_crowd, sidecars,
-};
+use scenes::{agreement, control_plane, decisions, generators, graph, node_crowd, sidecars};
 
-use run::{
-    endpoints, events, experiment, generator, hooks, process, record_writer, running_setup, slice,
-};
+use run::{events, experiment, hooks, idle, record_writer, running_setup, slice};
+
+use contestants::process;
 
 use proofs::{identity_proof, proof, unrouted_proof};
 
-use machine::{environment, find, network, path_privacy, process_bounds};
+use machine::{calibration, environment, find, network, path_privacy, process_bounds};
 
-pub use agent::{AgentAddress, AgentSettings, Token, any_frame, serve_agent};
+pub use agent::{AgentAddress, Token, any_frame};
+pub use agent_server::{AgentSettings, serve_agent};
 pub use agreement::{AgreementSettings, agree};
 pub use control_plane::{ControlPlaneSettings, MeshSize, measure_control_plane};
 pub use decisions::{DecisionSettings, measure_decisions};
@@ -51,8 +52,8 @@ pub use path_privacy::without as without_places;
 pub use plan::SlicePlan;
 pub use preset::{preset, presets};
 pub use record_folder::{
-    ExperimentOutcome, Format, RECORD, RedrawnFiles, default_folder, read, redraw, side_json,
-    write as write_file, write_plots, write_side,
+    ExperimentOutcome, Format, RECORD, default_folder, read, redraw, scene_json,
+    write as write_file, write_plots, write_scene,
 };
 pub use record_writer::RecordKeeping;
 pub use sidecars::{SidecarSettings, measure_sidecars};

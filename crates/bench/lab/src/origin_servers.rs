@@ -2,14 +2,16 @@
 //! set share the server, so that all of a cell's contestants meet the same processes. Outfits balanced over several endpoints
 //! have their own servers.
 
+pub(crate) mod endpoints;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 
-use crate::agent::{AgentConnection, AgentProgram, Echo};
-use crate::contestants::instance::Instance;
+use crate::agent::{AgentConnection, AgentProgram};
 use crate::definition::{Definition, EventAction, Isolation};
-use crate::endpoints;
+use crate::machine::instance::Instance;
+use crate::network::Echo;
 use crate::network::{self, FabricVisit, Network};
 use crate::plan::{ContestantSetup, RequestPath};
 use crate::process::Process;
@@ -188,7 +190,7 @@ fn serve(
         let echo = network.shared_echo(number)?;
         let (http, tcp) = ([echo.http.port()], [echo.tcp.port()]);
         let name = format!("echo-{number}");
-        let child = network.start_echo(&lab, &network.server, &name, (&http, &tcp), &[])?;
+        let child = lab.start_pod_echo(network, &network.server, &name, (&http, &tcp), &[])?;
         let server = network::server(&child);
         servers.push(child.into());
         return Ok(one_for_all(echo, server));
@@ -199,7 +201,7 @@ fn serve(
             sink,
             second: false,
         };
-        let (process, addresses) = far.start(&lab, server)?;
+        let (process, addresses) = lab.start_there(far, server)?;
         let [http, tcp] = addresses[..] else {
             return Err("the agent's server has no listen address".to_owned());
         };

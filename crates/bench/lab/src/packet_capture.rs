@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use voile_host::device::device_of;
 
-use crate::contestants::instance::{Hop, WatchPoint};
+use crate::machine::instance::{Hop, WatchPoint};
 use packets::{Segment, parse};
 use streams::Streams;
 

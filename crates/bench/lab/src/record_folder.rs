@@ -10,15 +10,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use voile_report::agreement::Agreement;
-use voile_report::control_plane::ControlPlaneRecord;
-use voile_report::decisions::Decisions;
-use voile_report::generators::Generators;
-use voile_report::graph::GraphRecord;
 use voile_report::gzip;
-use voile_report::plots::{Plot, Section};
+use voile_report::plots::Plot;
+use voile_report::record::scene::SceneKind;
 use voile_report::record::{CellKey, MergedHistogram, Record, SliceRun};
-use voile_report::side_record::SideRecord;
+use voile_report::scenes;
 use voile_report::summarise::summarise;
 
 use crate::path_privacy;
@@ -101,7 +97,8 @@ impl ExperimentOutcome {
         make(&folder.join("samples"))?;
         make(&folder.join("histograms"))?;
         write_compressed(&folder.join(RECORD), &self.record.to_json())?;
-        let environment = json(&self.record.environment)?;
+        let environment = serde_json::to_string_pretty(&self.record.environment);
+        let environment = environment.map_err(|e| e.to_string())? + "\n";
         write(&folder.join("environment.json"), &environment)?;
         let mut lines = String::new();
         for (run, histogram) in self.record.runs.iter().zip(&self.histograms) {
@@ -208,93 +205,59 @@ pub fn write_plots<'a>(
     Ok(count)
 }
 
-/// Result of drawing a record again.
-pub enum RedrawnFiles {
-    /// An experiment: `report.html`, `results.csv`.
-    Experiment(Box<Record>),
-    /// A side experiment: `report.html` and `report.md`, its first sentences, and its plots.
-    Comparison(String, Vec<Section>),
-}
-
-/// Reads a record folder, sums it up anew from its runs and draws report and table again. Older records hold more of the
-/// machine's paths than newer ones do; the drawing removes them.
+/// Reads a record folder, sums it up anew from its runs and draws it again. Older records hold more of the machine's paths than
+/// newer ones do; the drawing removes them.
 ///
 /// # Errors
 /// When there is no record, it cannot be read, or the drawing cannot be written.
-pub fn redraw(folder: &Path) -> Result<RedrawnFiles, String> {
-    for (_, redraw) in SIDES {
-        if let Some(drawn) = redraw(folder)? {
-            return Ok(drawn);
-        }
+pub fn redraw(folder: &Path) -> Result<Record, String> {
+    let here = |kind: &SceneKind| folder.join(kind.file()).is_file();
+    if let Some(kind) = SceneKind::ALL.into_iter().find(here) {
+        let record = read_scene(kind, &folder.join(kind.file()))?;
+        draw_scene(&record, folder)?;
+        return Ok(record);
     }
     let mut record = read(folder)?;
     summarise(&mut record);
     draw(&record, folder)?;
-    Ok(RedrawnFiles::Experiment(Box::new(record)))
+    Ok(record)
 }
 
-/// A kind of side record: names of its file, and the function that draws it again if the folder has one.
-type SideKind = (
-    &'static [&'static str],
-    fn(&Path) -> Result<Option<RedrawnFiles>, String>,
-);
-
-const SIDES: [SideKind; 5] = [
-    (Generators::FILES, redraw_side::<Generators>),
-    (Decisions::FILES, redraw_side::<Decisions>),
-    (GraphRecord::FILES, redraw_side::<GraphRecord>),
-    (ControlPlaneRecord::FILES, redraw_side::<ControlPlaneRecord>),
-    (Agreement::FILES, redraw_side::<Agreement>),
-];
-
-/// Writes the folder of a side experiment: its record and the drawings of it.
+/// Writes the folder of a scene: its record and the drawings of it.
 ///
 /// # Errors
 /// When something cannot be written; says what.
-pub fn write_side<R: SideRecord>(record: &R, folder: &Path) -> Result<(), String> {
+pub fn write_scene(record: &Record, folder: &Path) -> Result<(), String> {
     let record = placeless(record)?;
     make(folder)?;
-    write(&folder.join(record.file()), &json(&record)?)?;
-    draw_side(&record, folder)
+    let name = format!("{}.json", record.experiment.name);
+    write(&folder.join(name), &record.to_json())?;
+    draw_scene(&record, folder)
 }
 
-/// The record of a side experiment as its file has it.
+/// The record of a scene as its file has it.
 ///
 /// # Errors
 /// When the record holds a number that JSON has no word for.
-pub fn side_json<R: SideRecord>(record: &R) -> Result<String, String> {
-    json(&placeless(record)?)
+pub fn scene_json(record: &Record) -> Result<String, String> {
+    Ok(placeless(record)?.to_json())
 }
 
-fn json(record: &impl Serialize) -> Result<String, String> {
-    let text = serde_json::to_string_pretty(record).map_err(|e| e.to_string())?;
-    Ok(text + "\n")
-}
-
-fn draw_side<R: SideRecord>(record: &R, folder: &Path) -> Result<(), String> {
-    write(&folder.join("report.html"), &record.to_html())?;
-    write(&folder.join("report.md"), &record.to_markdown())?;
-    let more = record.more_files();
-    more.iter()
+fn draw_scene(record: &Record, folder: &Path) -> Result<(), String> {
+    let files = scenes::drawings(record);
+    files
+        .iter()
         .try_for_each(|(name, text)| write(&folder.join(name), text))
 }
 
-fn redraw_side<R: SideRecord>(folder: &Path) -> Result<Option<RedrawnFiles>, String> {
-    let Some(name) = R::FILES.iter().find(|name| folder.join(name).is_file()) else {
-        return Ok(None);
-    };
-    let path = folder.join(name);
+fn read_scene(kind: SceneKind, path: &Path) -> Result<Record, String> {
     let why = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
-    let text = fs::read_to_string(&path).map_err(|e| why(&e))?;
+    let text = fs::read_to_string(path).map_err(|e| why(&e))?;
     let mut value = serde_json::from_str(&text).map_err(|e| why(&e))?;
     path_privacy::without_in(&mut value);
-    let mut record: R = serde_json::from_value(value).map_err(|e| why(&e))?;
-    record.conclude();
-    draw_side(&record, folder)?;
-    Ok(Some(RedrawnFiles::Comparison(
-        record.in_words(),
-        record.sections(),
-    )))
+    let mut record = scenes::read(kind, value).map_err(|e| why(&e))?;
+    scenes::conclude(&mut record);
+    Ok(record)
 }
 
 /// A table of figures that a script of `tests/cluster` wrote. It holds no runs, and nothing draws it.
@@ -306,8 +269,8 @@ const FIGURES: &str = "figures.json";
 /// When there is none, or it cannot be read.
 pub fn read(folder: &Path) -> Result<Record, String> {
     let path = folder.join(RECORD);
-    let mut sides = SIDES.iter().flat_map(|(files, _)| files.iter());
-    let none = |e: std::io::Error| match sides.find(|name| folder.join(name).is_file()) {
+    let mut scenes = SceneKind::ALL.into_iter().map(SceneKind::file);
+    let none = |e: std::io::Error| match scenes.find(|name| folder.join(name).is_file()) {
         Some(name) => format!(
             "{} has {name}, not the record of an experiment: `voile bench report` can draw it, but it cannot be compared with others",
             folder.display()

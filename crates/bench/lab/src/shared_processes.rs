@@ -9,10 +9,12 @@ use voile_host::isolation::ProcessIsolation;
 use voile_host::ports::free_port;
 use voile_host::ready::{Probe, wait_ready};
 
-use crate::agent::{AgentConnection, Echo};
-use crate::contestants::instance::{Hop, WatchPoint};
+use crate::agent::messages::StartCommand;
+use crate::agent::{AgentConnection, AgentProgram, FarProcess};
+use crate::machine::instance::{Hop, WatchPoint};
 use crate::machine::socket_owners::listener_owner;
-use crate::network::Network;
+use crate::network::{Echo, Network, Pod};
+pub(crate) use crate::network::{HTTP, TCP, TCP_SINK};
 use crate::plan::{ContestantSetup, RequestPath};
 use crate::process_bounds::ProcessBounds;
 
@@ -170,6 +172,49 @@ impl Lab<'_> {
         Ok(())
     }
 
+    /// Starts the echo server of a pod on these ports (HTTP's and those of bytes), and waits until the kernel shows that it
+    /// listens. A call from outside would be redirected to a sidecar.
+    pub(crate) fn start_pod_echo(
+        &self,
+        network: &Network,
+        pod: &Pod,
+        name: &str,
+        (http, tcp): (&[u16], &[u16]),
+        arguments: &[&str],
+    ) -> Result<SupervisedChild, String> {
+        let addresses = |option: &str, ports: &[u16]| -> Vec<String> {
+            let address = |port: &u16| SocketAddr::new(pod.address, *port).to_string();
+            let one = |port: &u16| [option.to_owned(), address(port)];
+            ports.iter().flat_map(one).collect()
+        };
+        let spec = self
+            .process("server", name, &self.voile)?
+            .arg("echo")
+            .args(addresses(HTTP, http))
+            .args(addresses(network.tcp, tcp))
+            .args(arguments)
+            .place(pod.for_application());
+        let mut child = spec.start().map_err(|e| e.to_string())?;
+        for port in http.iter().chain(tcp) {
+            self.wait_listening(&mut child, SocketAddr::new(pod.address, *port))?;
+        }
+        Ok(child)
+    }
+
+    /// Starts something at the agent's; where it listens, if the agent chose that.
+    pub(crate) fn start_there(
+        &self,
+        far: &AgentConnection,
+        what: AgentProgram,
+    ) -> Result<(FarProcess, Vec<SocketAddr>), String> {
+        far.start(StartCommand {
+            what,
+            echo: (self.echo != Echo::NOWHERE).then_some(self.echo),
+            workers: self.workers,
+            bound: self.bounds.tell(),
+        })
+    }
+
     /// The end of a process's log, as a clause of an error message.
     pub(crate) fn log_end(&self, name: &str) -> String {
         let log = std::fs::read_to_string(self.log(name)).unwrap_or_default();
@@ -188,11 +233,6 @@ impl Lab<'_> {
         }
     }
 }
-
-/// Services of an echo server, as the options that set their addresses.
-pub(crate) const HTTP: &str = "--listen";
-pub(crate) const TCP: &str = "--tcp";
-pub(crate) const TCP_SINK: &str = "--tcp-sink";
 
 /// Starts an echo server (all contestants lead to the same one) with these arguments beside its address.
 pub(crate) fn start_echo(

@@ -6,24 +6,22 @@
 //! ```
 
 pub mod events;
-mod experiments;
 pub mod gzip;
-pub mod head;
 pub mod history;
 mod pages;
 pub mod plots;
 pub mod profile;
 pub mod record;
+pub mod scenes;
 pub mod shape;
 pub mod statistics;
 mod svg;
 mod verdicts;
 
-use pages::{columns, page};
+use pages::columns;
 pub use pages::{csv, html, picture, table, words};
 
-pub use verdicts::{claims, compare, findings, gate, headline, ranks, summarise, targets};
-
-pub use experiments::{
-    agreement, control_plane, decisions, generators, graph, side_by_side, side_record,
+pub use scenes::decisions;
+pub use verdicts::{
+    claims, compare, findings, gate, headline, ranks, side_by_side, summarise, targets,
 };

@@ -2,7 +2,9 @@
 //! (`summarise`). Latencies are microseconds, sizes bytes, CPU microseconds per request.
 
 pub(crate) mod claims;
+mod estimate;
 pub(crate) mod events;
+pub mod scene;
 pub(crate) mod target_verdicts;
 
 use std::collections::BTreeMap;
@@ -10,10 +12,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::record::claims::CellSelector;
+pub use crate::record::estimate::Estimate;
 pub use crate::shape::CellShape;
 
-/// The format of `record.json.gz` that this program writes. A reader refuses a larger one.
+/// The format of `record.json.gz` that this program writes.
 pub const FORMAT: u32 = 1;
+/// The format of the record of a scene. A reader refuses a larger one.
+pub const SCENE_FORMAT: u32 = 2;
 
 /// A whole record.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -48,6 +53,9 @@ pub struct Record {
     pub profiles: Vec<crate::profile::Profile>,
     /// Merged latency histograms per cell, for display: HdrHistogram V2 (deflated, base64) in microseconds.
     pub histograms: Vec<MergedHistogram>,
+    /// What only the record of a scene has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scene: Option<scene::SceneRecord>,
     /// Notes that the reader must know: interruptions, missing contestants, unequal terms.
     pub notes: Vec<String>,
 }
@@ -309,6 +317,9 @@ pub struct SliceRun {
     /// Results of an idle slice, by role and name: `client-sidecar.bytes_per_connection`, …
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub idle: BTreeMap<String, f64>,
+    /// Figures of a scene's slice, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub measured: BTreeMap<String, f64>,
     /// Share of the machine's cores that was busy, 0…1.
     #[serde(default)]
     pub machine_busy: Option<f64>,
@@ -408,19 +419,6 @@ pub struct Process {
     /// Length of the throttled periods, all threads added up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throttled_seconds: Option<f64>,
-}
-
-/// A figure over rounds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Estimate {
-    /// Median over rounds.
-    pub median: f64,
-    /// Lower end of the 95 % interval; none with fewer than six rounds.
-    pub low: Option<f64>,
-    /// Upper end.
-    pub high: Option<f64>,
-    /// Rounds it rests on.
-    pub rounds: u32,
 }
 
 /// Summary of the valid runs of one cell.
@@ -621,6 +619,24 @@ impl SliceRun {
         }
     }
 
+    /// A slice of a scene, with these figures.
+    #[must_use]
+    pub fn of_scene(
+        contestant: &str,
+        part: &str,
+        round: u32,
+        measured: BTreeMap<String, f64>,
+    ) -> Self {
+        Self {
+            contestant: contestant.to_owned(),
+            mode: part.to_owned(),
+            round,
+            valid: true,
+            measured,
+            ..Self::default()
+        }
+    }
+
     /// A slice of this cell of which nothing is known yet.
     #[must_use]
     pub fn of(cell: &CellKey) -> Self {
@@ -668,9 +684,9 @@ impl Record {
             format: u32,
         }
         let head: Head = serde_json::from_str(text).map_err(|e| format!("not a record: {e}"))?;
-        if head.format > FORMAT {
+        if head.format > SCENE_FORMAT {
             return Err(format!(
-                "record format {} is newer than this program's ({FORMAT})",
+                "record format {} is newer than this program's ({SCENE_FORMAT})",
                 head.format
             ));
         }

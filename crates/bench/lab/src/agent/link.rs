@@ -24,7 +24,7 @@ use super::messages::{GREETING_BYTES, TokenProof};
 use super::token::{BINDING_BYTES, SessionEnd, Token};
 
 /// Deadline of the whole greeting.
-pub(super) const GREETING: Duration = Duration::from_secs(10);
+pub(crate) const GREETING: Duration = Duration::from_secs(10);
 /// Interval at which a wait checks if it must end.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// A network that carries nothing any more is noticed after about this long.
@@ -36,14 +36,14 @@ const EXPORTER: &[u8] = b"EXPORTER-Channel-Binding";
 const NAME: &str = "voile-bench-agent";
 
 /// A socket whose every wait ends at a deadline, or when `stopped` returns true.
-pub(super) struct TimedSocket {
+pub(crate) struct TimedSocket {
     stream: TcpStream,
     until: Option<Instant>,
     stopped: fn() -> bool,
 }
 
 impl TimedSocket {
-    pub(super) fn new(stream: TcpStream, stopped: fn() -> bool) -> io::Result<Self> {
+    pub(crate) fn new(stream: TcpStream, stopped: fn() -> bool) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         sockopt::set_socket_keepalive(&stream, true)?;
@@ -119,14 +119,14 @@ enum Tls {
 }
 
 /// A connection.
-pub(super) struct Link {
+pub(crate) struct Link {
     tls: Tls,
     limit: usize,
 }
 
 impl Link {
     /// Calls an agent. The connection is encrypted, but neither end has proven the token yet.
-    pub(super) fn call(socket: TimedSocket) -> io::Result<Self> {
+    pub(crate) fn call(socket: TimedSocket) -> io::Result<Self> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&version::TLS13])
@@ -149,7 +149,7 @@ impl Link {
     }
 
     /// Takes a call, as above.
-    pub(super) fn take(socket: TimedSocket, config: &Arc<ServerConfig>) -> io::Result<Self> {
+    pub(crate) fn take(socket: TimedSocket, config: &Arc<ServerConfig>) -> io::Result<Self> {
         let connection = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
         let mut stream = StreamOwned::new(connection, socket);
         while stream.conn.is_handshaking() {
@@ -162,7 +162,7 @@ impl Link {
     }
 
     /// Proves to the agent that we know the token, and sees whether it does.
-    pub(super) fn prove(&mut self, token: &Token) -> Result<(), String> {
+    pub(crate) fn prove(&mut self, token: &Token) -> Result<(), String> {
         let failed = |e: io::Error| e.to_string();
         let binding = self.binding().map_err(failed)?;
         self.send(&TokenProof {
@@ -184,7 +184,7 @@ impl Link {
     }
 
     /// The agent's part of the proof. An error is for the log; the other end gets the refusal.
-    pub(super) fn demand(&mut self, token: &Token) -> Result<(), String> {
+    pub(crate) fn demand(&mut self, token: &Token) -> Result<(), String> {
         let failed = |e: io::Error| e.to_string();
         let binding = self.binding().map_err(failed)?;
         let proof: TokenProof = self
@@ -220,17 +220,17 @@ impl Link {
     }
 
     /// From now on frames may be that long.
-    pub(super) fn allow(&mut self, bytes: usize) {
+    pub(crate) fn allow(&mut self, bytes: usize) {
         self.limit = bytes;
     }
 
     /// Sets the deadline of the next waits.
-    pub(super) fn within(&mut self, bound: Option<Duration>) {
+    pub(crate) fn within(&mut self, bound: Option<Duration>) {
         self.socket().until = bound.map(|bound| Instant::now() + bound);
     }
 
     /// Another handle of the socket, to see whether the other end is gone.
-    pub(super) fn watcher(&mut self) -> io::Result<TcpStream> {
+    pub(crate) fn watcher(&mut self) -> io::Result<TcpStream> {
         self.socket().stream.try_clone()
     }
 
@@ -249,13 +249,13 @@ impl Link {
     }
 
     /// Sends one frame.
-    pub(super) fn send(&mut self, words: &impl Serialize) -> io::Result<()> {
+    pub(crate) fn send(&mut self, words: &impl Serialize) -> io::Result<()> {
         let limit = self.limit;
         frames::write(self.stream(), words, limit)
     }
 
     /// Receives one frame; none when the other end hung up between frames.
-    pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+    pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         let limit = self.limit;
         frames::read(self.stream(), limit)
     }
@@ -265,7 +265,7 @@ trait Duplex: Read + Write {}
 impl<T: Read + Write> Duplex for T {}
 
 /// Reports if the other end of this socket has hung up, or is gone.
-pub(super) fn hung_up(socket: &TcpStream) -> bool {
+pub(crate) fn hung_up(socket: &TcpStream) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::RDHUP)];
     let at_once = Timespec {
         tv_sec: 0,
@@ -275,7 +275,7 @@ pub(super) fn hung_up(socket: &TcpStream) -> bool {
 }
 
 /// Any certificate of an hour or a day will do: the token is the proof.
-pub(super) fn server_config() -> Result<Arc<ServerConfig>, String> {
+pub(crate) fn server_config() -> Result<Arc<ServerConfig>, String> {
     let failed = |e: String| format!("making the agent's certificate: {e}");
     let key = rcgen::KeyPair::generate().map_err(|e| failed(e.to_string()))?;
     let params =

@@ -2,47 +2,32 @@
 //! message carries a command line, a program or a path.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use voile_report::profile::Flame;
 use voile_report::record::{Calibration, Environment};
 
+use crate::network::Echo;
 use crate::packet_capture::HopCapture;
+use crate::process_bounds::ProcessBound;
 
 /// Raised whenever the words below change.
-pub(super) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 2;
 /// Bytes of a frame before the other end has proven itself, and after.
-pub(super) const GREETING_BYTES: usize = 4 << 10;
-pub(super) const FRAME_BYTES: usize = 1 << 20;
-
-/// Addresses of the servers that all contestants lead to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Echo {
-    /// HTTP in all its versions.
-    pub(crate) http: SocketAddr,
-    /// Bytes back as they came.
-    pub(crate) tcp: SocketAddr,
-}
-
-impl Echo {
-    /// Before there is one.
-    pub(crate) const NOWHERE: Self = Self {
-        http: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
-        tcp: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
-    };
-}
+pub(crate) const GREETING_BYTES: usize = 4 << 10;
+pub(crate) const FRAME_BYTES: usize = 1 << 20;
 
 /// File in which the kernel identifies the current boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Identity of the current boot of the kernel.
-pub(super) fn boot() -> String {
+pub(crate) fn boot() -> String {
     let text = std::fs::read_to_string(BOOT).unwrap_or_default();
     text.trim().to_owned()
 }
 
-pub(super) fn profile() -> &'static str {
+pub(crate) fn profile() -> &'static str {
     if cfg!(debug_assertions) {
         "debug"
     } else {
@@ -53,40 +38,32 @@ pub(super) fn profile() -> &'static str {
 /// First frame of each end: proof that the end knows the token. Without an agent's proof it carries the reason of the refusal.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct TokenProof {
-    pub(super) proof: Vec<u8>,
-    pub(super) refused: String,
+pub(crate) struct TokenProof {
+    pub(crate) proof: Vec<u8>,
+    pub(crate) refused: String,
 }
 
 /// Identity of the near end. Fields may be added, never renamed: an older end must be able to read a newer end's frame.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Hello {
-    pub(super) protocol: u32,
-    pub(super) version: String,
-    pub(super) profile: String,
+pub(crate) struct Hello {
+    pub(crate) protocol: u32,
+    pub(crate) version: String,
+    pub(crate) profile: String,
 }
 
 /// Identity of the agent, or the reason why it refuses the session.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct AgentWelcome {
-    pub(super) protocol: u32,
-    pub(super) version: String,
-    pub(super) profile: String,
-    pub(super) refused: String,
+pub(crate) struct AgentWelcome {
+    pub(crate) protocol: u32,
+    pub(crate) version: String,
+    pub(crate) profile: String,
+    pub(crate) refused: String,
     /// Environment of the agent's machine, with versions of the found programs.
-    pub(super) environment: Environment,
+    pub(crate) environment: Environment,
     /// Changes whenever a kernel is started: equal on both ends means one machine.
-    pub(super) boot: String,
-}
-
-/// Bounds of a process, in the form of [`crate::bounds::Bounds`].
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct ProcessBound {
-    pub(crate) cores: BTreeMap<String, Vec<usize>>,
-    pub(crate) cpu: Option<f64>,
-    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) boot: String,
 }
 
 /// The server's sidecar of a peer that is configured by files: the values for the agent's own templates.
@@ -130,17 +107,17 @@ pub(crate) enum AgentProgram {
 
 /// Request to start a process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct StartCommand {
-    pub(super) what: AgentProgram,
+pub(crate) struct StartCommand {
+    pub(crate) what: AgentProgram,
     /// The server that it leads to: one of the session's.
-    pub(super) echo: Option<Echo>,
-    pub(super) workers: u32,
-    pub(super) bound: ProcessBound,
+    pub(crate) echo: Option<Echo>,
+    pub(crate) workers: u32,
+    pub(crate) bound: ProcessBound,
 }
 
 /// Request of the near end. It names processes by the numbers in [`StartedProcess`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) enum AgentRequest {
+pub(crate) enum AgentRequest {
     /// Measures the speed of the machine: four seconds of work.
     Calibrate,
     /// So many free ports on the agent's address.
@@ -181,12 +158,12 @@ pub(super) enum AgentRequest {
 
 /// A process that was started.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct StartedProcess {
-    pub(super) number: u32,
-    pub(super) name: String,
-    pub(super) command: String,
+pub(crate) struct StartedProcess {
+    pub(crate) number: u32,
+    pub(crate) name: String,
+    pub(crate) command: String,
     /// Addresses on which the process listens, if the agent chose them.
-    pub(super) addresses: Vec<SocketAddr>,
+    pub(crate) addresses: Vec<SocketAddr>,
 }
 
 /// Clocks at one moment.
@@ -204,7 +181,7 @@ pub(crate) struct ClockReading {
 
 /// Answer to a request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) enum AgentReply {
+pub(crate) enum AgentReply {
     Done,
     /// That request failed; the session goes on.
     Failed(String),

@@ -10,20 +10,13 @@
 //! templates and runs only programs that it finds itself. It ends all of them with the connection.
 
 mod frames;
-mod link;
-mod messages;
+pub(crate) mod link;
+pub(crate) mod messages;
 mod remote;
-mod serve;
-mod session;
-mod token;
+pub(crate) mod token;
 
 pub use frames::any_frame;
-pub(crate) use messages::{AgentProgram, Echo, PeerOrder, ProcessBound, VoileOrder};
+pub(crate) use messages::{AgentProgram, PeerOrder, VoileOrder};
 pub use remote::AgentAddress;
 pub(crate) use remote::{AgentConnection, FarLook, FarProcess, RemoteProcess};
-pub use serve::serve_agent;
-pub use session::AgentSettings;
 pub use token::Token;
-
-#[cfg(test)]
-mod tests;

@@ -14,13 +14,12 @@ use voile_report::record::{Calibration, Environment};
 
 use super::link::{GREETING, Link, TimedSocket};
 use super::messages::{
-    AgentProgram, AgentReply, AgentRequest, AgentWelcome, ClockReading, Echo, FRAME_BYTES, Hello,
-    PROTOCOL, StartCommand, StartedProcess, boot, profile,
+    AgentReply, AgentRequest, AgentWelcome, ClockReading, FRAME_BYTES, Hello, PROTOCOL,
+    StartCommand, StartedProcess, boot, profile,
 };
 use super::token::Token;
-use crate::contestants::instance::Instance;
+use crate::machine::instance::Instance;
 use crate::packet_capture::HopCapture;
-use crate::shared_processes::Lab;
 
 /// Deadline of the connect to an agent.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -219,15 +218,8 @@ impl AgentConnection {
     /// Starts something there; where it listens, if the agent chose that.
     pub(crate) fn start(
         &self,
-        lab: &Lab<'_>,
-        what: AgentProgram,
+        start: StartCommand,
     ) -> Result<(FarProcess, Vec<SocketAddr>), String> {
-        let start = StartCommand {
-            what,
-            echo: (lab.echo != Echo::NOWHERE).then_some(lab.echo),
-            workers: lab.workers,
-            bound: lab.bounds.tell(),
-        };
         match self.ask(&AgentRequest::Start(Box::new(start)))? {
             AgentReply::Started(StartedProcess {
                 number,

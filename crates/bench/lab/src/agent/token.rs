@@ -15,11 +15,11 @@ const LONGEST: usize = 1024;
 /// Bytes of a token that we make.
 const OURS_BYTES: usize = 32;
 /// Bytes of the value that both ends of a connection derive from it.
-pub(super) const BINDING_BYTES: usize = 32;
+pub(crate) const BINDING_BYTES: usize = 32;
 
 /// The end that proves itself. A proof of one end must not serve the other.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum SessionEnd {
+pub(crate) enum SessionEnd {
     Near,
     Agent,
 }
@@ -95,14 +95,14 @@ impl Token {
     }
 
     /// Proof that this end of the connection knows the token.
-    pub(super) fn prove(&self, end: SessionEnd, binding: &[u8; BINDING_BYTES]) -> Vec<u8> {
+    pub(crate) fn prove(&self, end: SessionEnd, binding: &[u8; BINDING_BYTES]) -> Vec<u8> {
         hmac::sign(&self.key(), &said(end, binding))
             .as_ref()
             .to_vec()
     }
 
     /// Returns true if the other end knows the token. Takes the same time for every wrong proof.
-    pub(super) fn proves(
+    pub(crate) fn proves(
         &self,
         end: SessionEnd,
         binding: &[u8; BINDING_BYTES],

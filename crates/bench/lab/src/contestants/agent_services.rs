@@ -9,10 +9,10 @@ use voile_host::ready::Probe;
 
 use super::{envoy, haproxy, nginx, pair, pipy, voile};
 use crate::agent::{PeerOrder, VoileOrder};
-use crate::contestants::instance::SERVER;
 use crate::contestants::served_process::{SECOND, ServedProcess};
 use crate::definition::PeerFeatures;
 use crate::find::FoundPeers;
+use crate::machine::instance::SERVER;
 use crate::shared_processes::{HTTP, Lab, TCP, TCP_SINK};
 
 /// A certificate, a key, a token: nothing of that kind is longer.

@@ -9,10 +9,10 @@ use voile_host::netns::Namespace;
 use voile_host::netns::rules::{NodeCapture, PodCapture, PortRedirect, PortScope, Range, Rules};
 
 use crate::contestants::contestant::CellRoute;
-use crate::contestants::instance::{
+use crate::definition::WAYPOINT_MODE;
+use crate::machine::instance::{
     CLIENT, CLIENT_NODE, CONTROL, Hop, Instance, SERVER, SERVER_NODE, WatchPoint,
 };
-use crate::definition::WAYPOINT_MODE;
 use crate::network::{self, INBOUND, Network, OUTBOUND, Pod};
 use crate::plan::RequestPath;
 use crate::shared_processes::{Lab, STOP_GRACE};
@@ -130,7 +130,7 @@ impl CapturedPods {
         };
         let [client, server] = redirection.rules();
         let (client, server) = (network.add_pod(&client)?, network.add_pod(&server)?);
-        let echo = network.start_echo(lab, &server, &format!("{name}-echo"), ports, &[])?;
+        let echo = lab.start_pod_echo(network, &server, &format!("{name}-echo"), ports, &[])?;
         Ok(Self {
             client,
             server,

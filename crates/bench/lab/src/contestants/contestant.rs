@@ -8,11 +8,11 @@ use voile_host::isolation::ProcessIsolation;
 use voile_host::netns::Namespace;
 
 use super::certificates::{self, Leaf};
-use super::instance::{HBONE, Hop, Instance};
+use crate::contestants::effect_evidence::EffectEvidence;
 use crate::definition::EventAction;
+use crate::machine::instance::{HBONE, Hop, Instance};
 use crate::network::GATEWAY;
 use crate::plan::RequestPath;
-use crate::run::effect_evidence::EffectEvidence;
 use crate::shared_processes::Lab;
 
 /// Path of a cell's requests.

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::run::effect_evidence::EffectEvidence;
+use crate::contestants::effect_evidence::EffectEvidence;
 
 /// The files of a mesh that hold them: policies that are changed at once, and one that is pushed by itself.
 const CHANGED: &str = "changed.yaml";

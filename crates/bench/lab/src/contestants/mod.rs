@@ -5,11 +5,12 @@ pub(crate) mod agent_services;
 mod captured;
 pub(crate) mod certificates;
 pub(crate) mod contestant;
+pub(crate) mod effect_evidence;
 mod generations;
-pub(crate) mod instance;
 mod listeners;
 mod multi_role;
 mod pair;
+pub(crate) mod process;
 pub(crate) mod programs;
 mod retired_processes;
 pub(crate) mod served_process;
@@ -18,7 +19,6 @@ pub(crate) use programs::command_output::output;
 pub(crate) use programs::voile::counted;
 
 use self::contestant::Contestant;
-use self::instance::INGRESS;
 use self::multi_role::Planes;
 use self::pair::Pair;
 use self::programs::nodes::waypoint::WaypointProgram;
@@ -26,8 +26,9 @@ use self::programs::nodes::{Nodes, Program};
 use self::programs::{
     baseline, envoy, haproxy, ingress, linkerd, nginx, pipy, relay, voile, ztunnel,
 };
-use crate::definition::{PeerFeatures, Variant, WAYPOINT_MODE};
-use crate::find::{ENVOY_XDS, FoundPeers};
+use crate::definition::{ENVOY_XDS, PeerFeatures, Variant, WAYPOINT_MODE};
+use crate::find::FoundPeers;
+use crate::machine::instance::INGRESS;
 use crate::plan::ContestantSetup;
 
 /// The contestant of that name; none when the lab does not know it.

@@ -4,10 +4,10 @@
 use crate::contestants::contestant::{
     CellRoute, Contestant, Counts, GeneratorTraffic, IdentityProbe, RecordedOutput,
 };
-use crate::contestants::instance::Instance;
+use crate::contestants::effect_evidence::EffectEvidence;
 use crate::definition::EventAction;
+use crate::machine::instance::Instance;
 use crate::plan::RequestPath;
-use crate::run::effect_evidence::EffectEvidence;
 use crate::shared_processes::Lab;
 
 /// See the module.

@@ -17,12 +17,12 @@ use crate::agent::{AgentConnection, AgentProgram, PeerOrder};
 use crate::contestants::contestant::{
     CellRoute, Contestant, Counts, IdentityProbe, RecordedOutput, peers_folder,
 };
-use crate::contestants::instance::{CLIENT, INGRESS, Instance, SERVER};
+use crate::contestants::effect_evidence::EffectEvidence;
 use crate::contestants::served_process::ServedProcess;
 use crate::definition::EventAction;
+use crate::machine::instance::{CLIENT, INGRESS, Instance, SERVER};
 use crate::plan::{ContestantSetup, RequestPath};
 use crate::process::Process;
-use crate::run::effect_evidence::EffectEvidence;
 use crate::shared_processes::{Lab, STOP_GRACE};
 
 /// Side of a sidecar.
@@ -520,7 +520,7 @@ fn send(
         certificate: read(&leaf.certificate)?,
         key: read(&leaf.key)?,
     };
-    let (process, _) = far.start(lab, AgentProgram::Peer(Box::new(order)))?;
+    let (process, _) = lab.start_there(far, AgentProgram::Peer(Box::new(order)))?;
     Ok(Process::There(process))
 }
 

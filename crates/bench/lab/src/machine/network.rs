@@ -11,15 +11,14 @@
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use serde::{Deserialize, Serialize};
 use voile_host::child::SupervisedChild;
 use voile_host::isolation::{Privileges, ProcessIsolation};
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
 use voile_host::netns::rules::{Rules, Tool, apply};
 
-use crate::agent::Echo;
-use crate::contestants::instance::Instance;
-use crate::shared_processes::{HTTP, Lab, TCP};
+use crate::machine::instance::Instance;
 
 const PREFIX: u8 = 16;
 /// The bridge: where control planes and the lab itself are.
@@ -33,6 +32,28 @@ pub(crate) const INBOUND: u16 = 15006;
 /// Pods have the addresses 10.210.1.2 to 10.210.250.251, each once: remains of an earlier pod must not answer for a later one.
 const PODS_PER_RANK: u16 = 250;
 const MAX_PODS: u16 = PODS_PER_RANK * 250;
+
+/// Services of an echo server, as the options that set their addresses.
+pub(crate) const HTTP: &str = "--listen";
+pub(crate) const TCP: &str = "--tcp";
+pub(crate) const TCP_SINK: &str = "--tcp-sink";
+
+/// Addresses of the servers that all contestants lead to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Echo {
+    /// HTTP in all its versions.
+    pub(crate) http: SocketAddr,
+    /// Bytes back as they came.
+    pub(crate) tcp: SocketAddr,
+}
+
+impl Echo {
+    /// Before there is one.
+    pub(crate) const NOWHERE: Self = Self {
+        http: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+        tcp: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+    };
+}
 
 /// A pod: a namespace, and its address in the fabric.
 #[derive(Debug, Clone)]
@@ -60,7 +81,7 @@ pub(crate) struct Network {
     fabric: Namespace,
     pods: Cell<u16>,
     /// Service of the server's TCP port, as an option of `voile echo`.
-    tcp: &'static str,
+    pub(crate) tcp: &'static str,
     /// Pod of the generator if no sidecar stands beside it.
     pub(crate) client: Pod,
     /// The server without a sidecar.
@@ -141,35 +162,6 @@ impl Network {
         apply(&self.tool, &pod.namespace, rules, self.bridge.has_v6())
             .map_err(|e| format!("redirect rules: {e}"))?;
         Ok(pod)
-    }
-
-    /// Starts the echo server of a pod on these ports (HTTP's and those of bytes), and waits until the kernel shows that it
-    /// listens. A call from outside would be redirected to a sidecar.
-    pub(crate) fn start_echo(
-        &self,
-        lab: &Lab<'_>,
-        pod: &Pod,
-        name: &str,
-        (http, tcp): (&[u16], &[u16]),
-        arguments: &[&str],
-    ) -> Result<SupervisedChild, String> {
-        let addresses = |option: &str, ports: &[u16]| -> Vec<String> {
-            let address = |port: &u16| SocketAddr::new(pod.address, *port).to_string();
-            let one = |port: &u16| [option.to_owned(), address(port)];
-            ports.iter().flat_map(one).collect()
-        };
-        let spec = lab
-            .process("server", name, &lab.voile)?
-            .arg("echo")
-            .args(addresses(HTTP, http))
-            .args(addresses(self.tcp, tcp))
-            .args(arguments)
-            .place(pod.for_application());
-        let mut child = spec.start().map_err(|e| e.to_string())?;
-        for port in http.iter().chain(tcp) {
-            lab.wait_listening(&mut child, SocketAddr::new(pod.address, *port))?;
-        }
-        Ok(child)
     }
 }
 

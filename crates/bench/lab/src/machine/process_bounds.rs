@@ -5,14 +5,22 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use serde::{Deserialize, Serialize};
 use voile_host::cgroup::{self, Cgroup, Throttling};
 use voile_host::child::Spec;
 use voile_host::isolation::ProcessIsolation;
 use voile_host::machine::cores_here;
 
-use crate::agent::ProcessBound;
-use crate::contestants::instance::{Instance, is_proxy};
 use crate::definition::{CpuSet, Definition, SidecarLimits};
+use crate::machine::instance::{Instance, is_proxy};
+
+/// Bounds of a process, in the form that an agent takes.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct ProcessBound {
+    pub(crate) cores: BTreeMap<String, Vec<usize>>,
+    pub(crate) cpu: Option<f64>,
+    pub(crate) memory_bytes: Option<u64>,
+}
 
 /// Bounds of the processes that one lab starts.
 #[derive(Debug, Clone, Default)]

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use voile_report::record::{Check, CheckVerdict};
 
+use crate::checks::pace;
 use crate::contestants::certificates::Leaf;
 use crate::contestants::contestant::{IdentityProbe, TUNNEL_OPENING};
 use crate::machine::socket_owners::listener_owner;
-use crate::proofs::checks::pace;
 
 /// Time for openssl to listen, and for a sidecar to answer or to close.
 const BOUND: Duration = Duration::from_secs(3);

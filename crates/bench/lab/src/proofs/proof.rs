@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 
 use voile_report::record::{Check, CheckVerdict, PathProof};
 
+use crate::checks::{check, pace};
 use crate::contestants::contestant::{
     CellRoute, Contestant, Counts, ExpectedOutput, GeneratorTraffic, RecordedOutput,
 };
-use crate::contestants::instance::{Hop, Instance, SERVER};
 use crate::definition::{RefusalKind, WAYPOINT_MODE};
-use crate::endpoints;
 use crate::generator::{BrokenSlice, Generated, GeneratorRequest, finish_load, start_load};
 use crate::identity_proof::impostor;
+use crate::machine::instance::{Hop, Instance, SERVER};
 use crate::machine::socket_owners::{inside_owner, listener_owner};
+use crate::origin_servers::endpoints;
 use crate::packet_capture::{Hello, HopCapture, PacketCapture};
 use crate::plan::RequestPath;
-use crate::proofs::checks::{check, pace};
 use crate::shared_processes::Lab;
 use crate::unrouted_proof::strays;
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use voile_report::record::Check;
 
+use crate::checks::check;
 use crate::contestants::contestant::CellRoute;
 use crate::definition::Stray;
 use crate::generator::{BrokenSlice, GeneratorRequest, finish_load, start_load};
 use crate::plan::RequestPath;
-use crate::proofs::checks::check;
 use crate::shared_processes::Lab;
 
 /// Length and rate of each kind of stray, over one connection.

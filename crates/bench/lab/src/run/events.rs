@@ -8,11 +8,11 @@ use voile_load::samples::Samples;
 use voile_report::events::{Interval, SliceEvent as Happened};
 
 use crate::contestants::contestant::{CellRoute, Contestant};
+use crate::contestants::effect_evidence::{EffectEvidence, LOOK_EVERY};
 use crate::definition::{EventAction, ScheduledEvent};
 use crate::generator::{BrokenSlice, Generated, wait_until};
 use crate::hooks;
 use crate::plan::RequestPath;
-use crate::run::effect_evidence::{EffectEvidence, LOOK_EVERY};
 use crate::shared_processes::Lab;
 
 /// Effects are looked for until so long before the next event, or the end.

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use voile_host::child::Spec;
 
-use crate::contestants::instance::Instance;
 use crate::definition::Definition;
 use crate::generator::{BrokenSlice, wait_until};
+use crate::machine::instance::Instance;
 use crate::plan::PlannedSlice;
 use crate::shared_processes::Lab;
 

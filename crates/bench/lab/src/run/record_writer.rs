@@ -202,7 +202,7 @@ pub(crate) fn differs(then: &Record, now: &Record) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use voile_report::record::{FORMAT, SliceRun};
+    use voile_report::record::{FORMAT, SCENE_FORMAT, SliceRun};
 
     fn record(rounds: &[u32], whole: u32) -> Record {
         let run = |round: &u32| SliceRun {
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn a_folder_from_a_newer_version_is_named_so() {
         let folder = tempfile::tempdir().expect("a folder");
-        let newer = format!("{{\"format\": {}}}", FORMAT + 1);
+        let newer = format!("{{\"format\": {}}}", SCENE_FORMAT + 1);
         fs::write(folder.path().join(RECORD), gzip::compress(&newer)).expect("written");
         let why = Ledger::resume(folder.path().to_owned(), "").expect_err("newer");
         assert!(why.contains("newer than this program's"), "{why}");

@@ -10,24 +10,25 @@ use voile_report::record::{
     CellKey as Cell, Contestant as Listed, PathProof, Record, SliceRun, ValueKind,
 };
 
+use crate::checks::failures;
 use crate::contestants::contestant::{Contestant, GeneratorTraffic};
-use crate::contestants::instance::is_proxy;
 use crate::contestants::named;
 use crate::definition::{Definition, ScheduledEvent};
 use crate::find::FoundPeers;
 use crate::generator::{BrokenSlice, GeneratorRequest};
 use crate::hooks::{self, HookPhase};
 use crate::idle::{anew, watch};
+use crate::machine::instance::is_proxy;
 use crate::origin_servers::OriginServerSet;
 use crate::plan::{
     ContestantSetup, MAX_PROFILED_CELLS, PlannedSlice, RequestPath, SlicePlan, is_started_anew,
 };
 use crate::proof::prove;
-use crate::proofs::checks::failures;
+use crate::run::profile;
 use crate::run::slice_checks::{note_clock, note_undone, uncounted};
 use crate::shared_processes::Lab;
 use crate::slice::measure;
-use crate::{events, gate, profile};
+use crate::{events, gate};
 
 /// Length of a proof's marked requests, their rate, and their number of connections.
 const PROOF: Duration = Duration::from_millis(300);

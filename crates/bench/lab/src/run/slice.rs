@@ -20,11 +20,11 @@ use voile_report::record::{MachineSplit, MachineUse, Process, SliceRun};
 
 use crate::agent::FarLook;
 use crate::contestants::contestant::CellRoute;
-use crate::contestants::instance::Instance;
 use crate::events;
 use crate::generator::{
     BrokenSlice, Generated, GeneratorRequest, finish_load, prepare_load, wait_until,
 };
+use crate::machine::instance::Instance;
 use crate::shared_processes::Lab;
 use voile_report::record::CellKey as Cell;
 

@@ -65,7 +65,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::contestants::instance::{CLIENT, SERVER};
+    use crate::machine::instance::{CLIENT, SERVER};
 
     #[test]
     fn a_proxy_that_was_bypassed_in_a_slice_is_named() {

@@ -12,17 +12,16 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use voile_host::child::{Spec, SupervisedChild};
-use voile_report::agreement::{Agreement, AgreementScene, Slice};
-use voile_report::record::{Latency, ValueKind};
-use voile_report::side_record::SideRecord as _;
+use voile_report::record::scene::{SceneKind, ScenePart};
+use voile_report::record::{Latency, Record, SliceRun, ValueKind};
 
-use crate::agent::Echo;
 use crate::contestants::contestant::CellRoute;
-use crate::contestants::instance::Hop;
 use crate::definition::Asks;
-use crate::environment::{environment, head, warnings};
+use crate::environment::{ended, environment, scene_record, warnings};
 use crate::find::PeerProgram;
 use crate::generator::{BrokenSlice, GeneratorRequest, finish_load, start_load};
+use crate::machine::instance::Hop;
+use crate::network::Echo;
 use crate::shared_processes::{HTTP, Lab, start_echo};
 
 /// Rate of both generators, the one of istio/tools and of the quick experiment.
@@ -102,7 +101,7 @@ pub fn agree(
     settings: &AgreementSettings,
     say: &dyn Fn(&str),
     stopped: &dyn Fn() -> bool,
-) -> Result<Agreement, String> {
+) -> Result<Record, String> {
     let folder = tempfile::Builder::new()
         .prefix("voile-lab-")
         .tempdir()
@@ -122,31 +121,24 @@ pub fn agree(
     };
     let lab = Lab::on_loopback(&settings.voile, folder.path(), echo, stopped);
     let stages = stages(slow_at, stalling_at, settings.slice);
-    for (stage, server) in stages.iter().zip([&slow, &slow, &slow, &stalling]) {
-        record.scenes.push(scene(&lab, settings, stage, server));
+    let servers = [&slow, &slow, &slow, &stalling];
+    if let Some(own) = &mut record.scene {
+        let parts = stages.iter().zip(servers);
+        own.parts = parts
+            .map(|(stage, server)| part(&lab, settings, stage, server))
+            .collect();
     }
     all_rounds(&lab, settings, &stages, &mut record, say);
     say("\r");
-    if stopped() {
-        let note = "Interrupted: rounds that were not measured are missing.";
-        record.head.notes.push(note.to_owned());
-    }
-    if record.slices.is_empty() {
-        return Err("interrupted before anything was measured".to_owned());
-    }
-    record.head.took_seconds = began.elapsed().as_secs_f64();
-    record.conclude();
-    Ok(record)
+    ended(record, began, stopped)
 }
 
-fn new_record(settings: &AgreementSettings) -> Agreement {
+fn new_record(settings: &AgreementSettings) -> Record {
     let mut environment = environment(&settings.voile);
     let version = settings.fortio.version.clone();
     environment.versions.insert("fortio".to_owned(), version);
-    Agreement {
-        head: head(&settings.command, warnings(&environment), environment),
-        ..Agreement::default()
-    }
+    let notes = warnings(&environment);
+    scene_record(SceneKind::Agreement, &settings.command, notes, environment)
 }
 
 /// Measures until all rounds are done or the user asks to end.
@@ -154,7 +146,7 @@ fn all_rounds(
     lab: &Lab<'_>,
     settings: &AgreementSettings,
     stages: &[AgreementStage],
-    record: &mut Agreement,
+    record: &mut Record,
     say: &dyn Fn(&str),
 ) {
     let both = |at| [(at, "voile"), (at, "fortio")];
@@ -164,7 +156,7 @@ fn all_rounds(
         for (at, generator) in &order {
             // A slice that does not count is taken once more.
             for _attempt in 0..2 {
-                let sequence = record.slices.len() as u32 + 1;
+                let sequence = record.runs.len() as u32 + 1;
                 let stage = &stages[*at];
                 say(&format!(
                     "\rround {round}/{}, {}: {generator}",
@@ -174,7 +166,7 @@ fn all_rounds(
                     return;
                 };
                 let valid = slice.valid;
-                record.slices.push(Slice {
+                record.runs.push(SliceRun {
                     round,
                     sequence,
                     ..slice
@@ -216,12 +208,12 @@ fn stages(slow: SocketAddr, stalling: SocketAddr, slice: Duration) -> [Agreement
     ]
 }
 
-fn scene(
+fn part(
     lab: &Lab<'_>,
     settings: &AgreementSettings,
     stage: &AgreementStage,
     server: &SupervisedChild,
-) -> AgreementScene {
+) -> ScenePart {
     let (stalls, wide) = (stage.name == "stall", stage.name == "wide-buckets");
     let pacing = if stage.arrival == "uniform" {
         "requests spread evenly"
@@ -244,7 +236,7 @@ fn scene(
         "voile load 'http://{}/?size={SIZE}' --json --rate {RATE} --connections {CONNECTIONS} --arrival {} --duration {:?}",
         stage.address, stage.arrival, stage.duration
     );
-    AgreementScene {
+    ScenePart {
         name: stage.name.to_owned(),
         title,
         server: called(server.command_line(), &settings.voile, "voile"),
@@ -264,6 +256,7 @@ fn scene(
         from_sent: stage.name == "fixed-in-phase",
         against_mean: wide,
         explained: explained(stage.name).to_owned(),
+        ..ScenePart::default()
     }
 }
 
@@ -328,7 +321,7 @@ fn turn(
     settings: &AgreementSettings,
     stage: &AgreementStage,
     generator: &str,
-) -> Result<Slice, BrokenSlice> {
+) -> Result<SliceRun, BrokenSlice> {
     let measured = if generator == "voile" {
         ours(lab, stage)
     } else {
@@ -337,9 +330,9 @@ fn turn(
     let mut slice = match measured {
         Ok(slice) => slice,
         Err(BrokenSlice::Stopped) => return Err(BrokenSlice::Stopped),
-        Err(BrokenSlice::Failed(why)) => Slice {
+        Err(BrokenSlice::Failed(why)) => SliceRun {
             invalid_reasons: vec![why],
-            ..Slice::default()
+            ..SliceRun::default()
         },
     };
     let rate = f64::from(RATE);
@@ -356,13 +349,13 @@ fn turn(
             .invalid_reasons
             .push(format!("{} requests failed", slice.errors));
     }
-    slice.scene = stage.name.to_owned();
-    slice.generator = generator.to_owned();
+    slice.mode = stage.name.to_owned();
+    slice.contestant = generator.to_owned();
     slice.valid = slice.invalid_reasons.is_empty();
     Ok(slice)
 }
 
-fn ours(lab: &Lab<'_>, stage: &AgreementStage) -> Result<Slice, BrokenSlice> {
+fn ours(lab: &Lab<'_>, stage: &AgreementStage) -> Result<SliceRun, BrokenSlice> {
     let route = CellRoute::through(vec![Hop {
         to: "server",
         address: stage.address,
@@ -389,13 +382,13 @@ fn ours(lab: &Lab<'_>, stage: &AgreementStage) -> Result<Slice, BrokenSlice> {
     };
     let (mut load, out) = start_load(lab, &route, &order).map_err(BrokenSlice::Failed)?;
     let generated = finish_load(&mut load, &out, stage.duration + OVERTIME, lab)?;
-    Ok(Slice {
+    Ok(SliceRun {
         invalid_reasons: generated.invalid_reasons.clone(),
         achieved_rps: generated.achieved_rps,
         errors: generated.errors_total,
         latency_us: generated.latency_us.into(),
-        service_us: Some(generated.service_us.into()),
-        ..Slice::default()
+        service_us: generated.service_us.into(),
+        ..SliceRun::default()
     })
 }
 
@@ -403,7 +396,7 @@ fn theirs(
     lab: &Lab<'_>,
     settings: &AgreementSettings,
     stage: &AgreementStage,
-) -> Result<Slice, BrokenSlice> {
+) -> Result<SliceRun, BrokenSlice> {
     let out = told_at(lab);
     let _ = std::fs::remove_file(&out);
     let mut child = fortio(lab, settings, stage)
@@ -427,7 +420,7 @@ fn theirs(
     })
 }
 
-fn told(text: &str) -> Result<Slice, String> {
+fn told(text: &str) -> Result<SliceRun, String> {
     let told: FortioResult = serde_json::from_str(text).map_err(|e| e.to_string())?;
     let histogram = told.duration_histogram;
     let percentiles = histogram.percentiles.unwrap_or_default();
@@ -447,11 +440,11 @@ fn told(text: &str) -> Result<Slice, String> {
         mean: Some(histogram.avg * 1e6),
         count: histogram.count,
     };
-    Ok(Slice {
+    Ok(SliceRun {
         achieved_rps: told.actual_qps,
         errors: told.ret_codes.values().sum::<u64>().saturating_sub(good),
         latency_us: latency_us.trimmed(),
-        ..Slice::default()
+        ..SliceRun::default()
     })
 }
 

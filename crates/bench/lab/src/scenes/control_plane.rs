@@ -15,9 +15,10 @@ mod steps;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use voile_report::control_plane::{ControlPlaneRecord, Size};
+use voile_report::record::Record;
+use voile_report::record::scene::SceneKind;
 
-use crate::environment::{environment, head, warnings};
+use crate::environment::{environment, scene_record, warnings};
 use steps::MeasurementState;
 
 pub(crate) use crowd::INTERRUPTED;
@@ -130,7 +131,7 @@ pub fn measure_control_plane(
     settings: &ControlPlaneSettings,
     say: &dyn Fn(&str),
     stopped: &dyn Fn() -> bool,
-) -> Result<(ControlPlaneRecord, Option<String>), String> {
+) -> Result<(Record, Option<String>), String> {
     let began = Instant::now();
     let most = settings.others.iter().map(|size| size.proxies);
     let proxies = most.fold(settings.size.proxies, u32::max);
@@ -143,15 +144,8 @@ pub fn measure_control_plane(
     notes.push(
         "The control plane and the simulated proxies share this machine; each has one thread that does its work.".to_owned(),
     );
-    let mut record = ControlPlaneRecord {
-        head: head(&settings.command, notes, environment),
-        services: settings.size.services,
-        workloads: settings.size.workloads,
-        proxies: settings.size.proxies,
-        churn: settings.size.churn,
-        used: settings.used,
-        ..ControlPlaneRecord::default()
-    };
+    let kind = SceneKind::ControlPlane;
+    let mut record = scene_record(kind, &settings.command, notes, environment);
     let mut expected = settings.size.expected(settings, true);
     for other in &settings.others {
         expected.extend(other.expected(settings, false));
@@ -159,45 +153,41 @@ pub fn measure_control_plane(
     let progress = Progress::new(say, expected);
     let measured = all_sizes(settings, &mut record, &progress, stopped);
     progress.end();
-    record.head.took_seconds = began.elapsed().as_secs_f64();
+    record.experiment.took_seconds = began.elapsed().as_secs_f64();
     conclude(record, measured)
 }
 
 /// A record that was measured to its end, or that says it was not and why; none where nothing was measured at all.
 pub(crate) fn conclude(
-    mut record: ControlPlaneRecord,
+    mut record: Record,
     measured: Result<(), String>,
-) -> Result<(ControlPlaneRecord, Option<String>), String> {
+) -> Result<(Record, Option<String>), String> {
+    voile_report::scenes::conclude(&mut record);
     let Err(why) = measured else {
         return Ok((record, None));
     };
-    if record.figures.is_empty() {
+    if record
+        .scene
+        .as_ref()
+        .is_none_or(|scene| scene.findings.is_empty())
+    {
         return Err(why);
     }
     let note = format!("Not measured completely: {why}. Missing figures were not reached.");
-    record.head.notes.push(note);
+    record.notes.push(note);
     Ok((record, Some(why)))
 }
 
 fn all_sizes<'a>(
     settings: &'a ControlPlaneSettings,
-    record: &mut ControlPlaneRecord,
+    record: &mut Record,
     progress: &'a Progress<'a>,
     stopped: &'a dyn Fn() -> bool,
 ) -> Result<(), String> {
     one_size(settings, settings.size, record, progress, stopped)?;
     for other in &settings.others {
         progress.next();
-        let mut found = ControlPlaneRecord::default();
-        let measured = one_size(settings, *other, &mut found, progress, stopped);
-        record.sizes.push(Size {
-            services: other.services,
-            workloads: other.workloads,
-            proxies: other.proxies,
-            churn: other.churn,
-            figures: found.figures,
-        });
-        measured?;
+        one_size(settings, *other, record, progress, stopped)?;
     }
     Ok(())
 }
@@ -205,7 +195,7 @@ fn all_sizes<'a>(
 fn one_size<'a>(
     settings: &'a ControlPlaneSettings,
     size: MeshSize,
-    record: &mut ControlPlaneRecord,
+    record: &mut Record,
     progress: &'a Progress<'a>,
     stopped: &'a dyn Fn() -> bool,
 ) -> Result<(), String> {
@@ -213,6 +203,13 @@ fn one_size<'a>(
         .prefix("voile-lab-")
         .tempdir()
         .map_err(|e| format!("a temporary folder: {e}"))?;
+    record.begin_mesh(&[
+        ("services", f64::from(size.services)),
+        ("workloads", f64::from(size.workloads)),
+        ("proxies", f64::from(size.proxies)),
+        ("used", f64::from(settings.used)),
+        ("churn", size.churn),
+    ]);
     let mut measuring = MeasurementState::new(settings, size, scratch.path(), progress, stopped)?;
     let measured = measuring.all(record);
     measuring.end();

@@ -6,16 +6,17 @@
 //! round: voile decide --sets … --seed ROUND ── a line a set, a line a turn ── × rounds;  valgrind voile decide --count
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use voile_host::child::{Output, Spec};
-use voile_report::decisions::{Cell, Decisions, RuleSetSeries};
-use voile_report::side_record::SideRecord as _;
+use voile_report::decisions::{BYTES, COMPILED, INSTRUCTIONS, figure};
+use voile_report::record::scene::SceneKind;
+use voile_report::record::{Record, SliceRun};
 
-use crate::environment::{environment, head, warnings};
+use crate::environment::{ended, environment, scene_record, warnings};
 
 /// Settings of the measurement.
 pub struct DecisionSettings {
@@ -56,7 +57,7 @@ struct DecisionLine {
     #[serde(default)]
     compile_ns: f64,
     #[serde(default)]
-    bytes: u64,
+    bytes: f64,
 }
 
 /// Runs it. `say` receives lines for people; `stopped` is asked often.
@@ -67,7 +68,7 @@ pub fn measure_decisions(
     settings: &DecisionSettings,
     say: &dyn Fn(&str),
     stopped: &dyn Fn() -> bool,
-) -> Result<Decisions, String> {
+) -> Result<Record, String> {
     let folder = tempfile::Builder::new()
         .prefix("voile-lab-")
         .tempdir()
@@ -75,10 +76,7 @@ pub fn measure_decisions(
     let began = Instant::now();
     let place = environment(&settings.voile);
     let notes = warnings(&place);
-    let mut record = Decisions {
-        head: head(&settings.command, notes, place),
-        ..Decisions::default()
-    };
+    let mut record = scene_record(SceneKind::Decisions, &settings.command, notes, place);
     let lab = Subject {
         voile: &settings.voile,
         folder: folder.path(),
@@ -90,30 +88,22 @@ pub fn measure_decisions(
         let Some(lines) = lab.round(&sets, round)? else {
             break;
         };
-        lines.into_iter().for_each(|line| take(&mut record, line));
+        let measured = lines.iter().flat_map(figures).collect();
+        let run = SliceRun::of_scene("voile", "", round, measured);
+        record.runs.push(run);
     }
-    if record.cells.is_empty() {
-        return Err("interrupted before a round was measured".to_owned());
-    }
-    if settings.count && !stopped() {
+    if settings.count && !record.runs.is_empty() && !stopped() {
         say("\rinstructions (a minute or two)");
         match lab.counts(&sets) {
-            Ok(counts) => count(&mut record, &counts),
-            Err(why) => record.head.notes.push(why),
+            Ok(counts) => {
+                let run = SliceRun::of_scene("voile", INSTRUCTIONS, 1, counts);
+                record.runs.push(run);
+            }
+            Err(why) => record.notes.push(why),
         }
     }
     say("\r");
-    if stopped() {
-        let note = "Interrupted: rounds that were not measured are missing.";
-        record.head.notes.push(note.to_owned());
-    }
-    // Rounds are in another order each; a record is not.
-    record
-        .cells
-        .sort_by(|a, b| (&a.kind, a.policies, a.rules).cmp(&(&b.kind, b.policies, b.rules)));
-    record.head.took_seconds = began.elapsed().as_secs_f64();
-    record.conclude();
-    Ok(record)
+    ended(record, began, stopped)
 }
 
 /// A kind of rules, as `voile decide --list` has it.
@@ -158,56 +148,20 @@ fn plan(settings: &DecisionSettings, mut kinds: Vec<RuleSetKind>) -> Vec<String>
     sets
 }
 
-fn take(record: &mut Decisions, line: DecisionLine) {
-    let DecisionLine {
-        kind,
-        rules,
-        policies,
-        ..
-    } = line;
-    let Some(hit) = line.hit else {
-        let known = record
-            .sets
-            .iter_mut()
-            .find(|set| (&*set.kind, set.rules, set.policies) == (&*kind, rules, policies));
-        match known {
-            Some(set) => set.compile_ns.push(line.compile_ns),
-            None => record.sets.push(RuleSetSeries {
-                kind,
-                rules,
-                policies,
-                compile_ns: vec![line.compile_ns],
-                bytes: line.bytes,
-            }),
-        }
-        return;
-    };
-    let known = record.cells.iter_mut().find(|cell| {
-        (&*cell.kind, cell.rules, cell.policies, &*cell.hit) == (&*kind, rules, policies, &*hit)
-    });
-    match known {
-        Some(cell) => cell.ns.push(line.ns),
-        None => record.cells.push(Cell {
-            kind,
-            rules,
-            policies,
-            hit,
-            ns: vec![line.ns],
-            instructions: None,
-        }),
+/// The figures of a line.
+fn figures(line: &DecisionLine) -> Vec<(String, f64)> {
+    match &line.hit {
+        Some(hit) => vec![(line.figure(hit), line.ns)],
+        None => vec![
+            (line.figure(COMPILED), line.compile_ns),
+            (line.figure(BYTES), line.bytes),
+        ],
     }
 }
 
-/// Instructions of each turn.
-fn count(record: &mut Decisions, counts: &[(DecisionLine, f64)]) {
-    for (line, instructions) in counts {
-        let cell = record.cells.iter_mut().find(|cell| {
-            (&cell.kind, cell.rules, cell.policies) == (&line.kind, line.rules, line.policies)
-                && Some(&cell.hit) == line.hit.as_ref()
-        });
-        if let Some(cell) = cell {
-            cell.instructions = Some(*instructions);
-        }
+impl DecisionLine {
+    fn figure(&self, name: &str) -> String {
+        figure(&self.kind, self.rules, self.policies, name)
     }
 }
 
@@ -242,7 +196,7 @@ impl Subject<'_> {
     }
 
     /// Instructions of one decision in each turn.
-    fn counts(&self, sets: &[String]) -> Result<Vec<(DecisionLine, f64)>, String> {
+    fn counts(&self, sets: &[String]) -> Result<BTreeMap<String, f64>, String> {
         let dump = self.folder.join("counts");
         let spec = Spec::new("valgrind", "valgrind")
             .args(["--tool=callgrind", "--zero-before=*begin_counting*"])
@@ -255,14 +209,14 @@ impl Subject<'_> {
         };
         let told = self.run(spec).map_err(missing)?;
         let turns = lines(&told.unwrap_or_default())?.into_iter();
-        let turns = turns.filter(|line| line.hit.is_some());
-        let counted = turns.zip(1..).map(|(line, number)| {
+        let turns = turns.filter_map(|line| Some(line.figure(line.hit.as_ref()?)));
+        let counted = turns.zip(1..).map(|(figure, number)| {
             let text = std::fs::read_to_string(dump.with_extension(number.to_string()));
             let text = text.map_err(|e| format!("Instructions were not counted: {e}."))?;
             let total = text.lines().find_map(|line| line.strip_prefix("totals: "));
             let total: Option<f64> = total.and_then(|total| total.trim().parse().ok());
             let total = total.ok_or("Instructions were not counted: a dump without a total.")?;
-            Ok((line, total / COUNTED))
+            Ok((figure, total / COUNTED))
         });
         counted.collect()
     }
@@ -337,23 +291,15 @@ mod tests {
         assert_eq!(sets, wanted);
         let told = "{\"kind\":\"paths\",\"rules\":10,\"policies\":1,\"compile_ns\":7,\"bytes\":9}\n\
                     {\"kind\":\"paths\",\"rules\":10,\"policies\":1,\"hit\":\"miss\",\"ns\":41.5}\n";
-        let mut record = Decisions::default();
-        for _ in 0..2 {
-            for line in lines(told).expect("lines") {
-                take(&mut record, line);
-            }
-        }
-        assert_eq!(record.sets[0].compile_ns, [7.0, 7.0]);
-        assert_eq!(record.cells[0].ns, [41.5, 41.5]);
-        count(
-            &mut record,
-            &lines(told)
-                .expect("lines")
-                .into_iter()
-                .map(|line| (line, 3.0))
-                .collect::<Vec<_>>(),
-        );
-        assert_eq!(record.cells[0].instructions, Some(3.0));
+        let lines_of = lines(told).expect("lines");
+        let wanted = [
+            ("paths:10:1 bytes", 9.0),
+            ("paths:10:1 compile_ns", 7.0),
+            ("paths:10:1 miss", 41.5),
+        ];
+        let found: BTreeMap<String, f64> = lines_of.iter().flat_map(figures).collect();
+        let wanted = wanted.map(|(name, value)| (name.to_owned(), value));
+        assert_eq!(found, BTreeMap::from(wanted));
         assert!(lines("nonsense").is_err());
     }
 }

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use voile_host::child::{Output, Spec};
 use voile_host::sampler::Usage;
-use voile_report::generators::{GeneratorScene, GeneratorTurn, Generators, OtherGenerator};
-use voile_report::side_record::SideRecord as _;
+use voile_report::record::scene::{OtherGenerator, SceneKind, ScenePart};
+use voile_report::record::{Record, SliceRun};
 
-use crate::agent::Echo;
-use crate::environment::{environment, head, warnings};
+use crate::environment::{ended, environment, scene_record, warnings};
 use crate::find::{self, PeerProgram};
 use crate::generator::{BrokenSlice, wait_until};
+use crate::network::Echo;
 use crate::shared_processes::{HTTP, Lab, TCP, start_echo};
 
 const CONNECTIONS: u32 = 16;
@@ -118,7 +118,7 @@ pub fn measure_generators(
     settings: &GeneratorSettings,
     say: &dyn Fn(&str),
     stopped: &dyn Fn() -> bool,
-) -> Result<Generators, String> {
+) -> Result<Record, String> {
     let folder = tempfile::Builder::new()
         .prefix("voile-lab-")
         .tempdir()
@@ -131,9 +131,9 @@ pub fn measure_generators(
     let servers = [&http_server, &tcp_server].map(voile_host::child::SupervisedChild::group_pids);
     let echo = Echo { http, tcp };
     let lab = Lab::on_loopback(&settings.voile, folder.path(), echo, stopped);
-    record.scenes = scenes();
+    let parts = parts();
     let mut turns: Vec<(usize, &str)> = Vec::new();
-    for (at, scene) in record.scenes.iter().enumerate() {
+    for (at, scene) in parts.iter().enumerate() {
         turns.push((at, "voile"));
         let here = |name: &&String| {
             settings
@@ -150,40 +150,34 @@ pub fn measure_generators(
     'rounds: for round in 1..=settings.rounds {
         fastrand::shuffle(&mut turns);
         for (at, generator) in &turns {
-            let scene = &record.scenes[*at];
+            let scene = &parts[*at];
             say(&format!(
                 "\rround {round}/{}, {}: {generator}",
                 settings.rounds, scene.name
             ));
             let server = &servers[usize::from(scene.name.starts_with("tcp"))];
-            let mut measured = match turn(&lab, settings, scene, generator, server) {
-                Ok(measured) => measured,
-                Err(BrokenSlice::Stopped) => break 'rounds,
-                Err(BrokenSlice::Failed(why)) => GeneratorTurn {
-                    failure: Some(why),
-                    ..GeneratorTurn::default()
-                },
+            let mut run = SliceRun {
+                contestant: (*generator).to_owned(),
+                mode: scene.name.clone(),
+                round,
+                ..SliceRun::default()
             };
-            measured.scene.clone_from(&scene.name);
-            measured.generator = (*generator).to_owned();
-            measured.round = round;
-            record.slices.push(measured);
+            match turn(&lab, settings, scene, generator, server) {
+                Ok(measured) => (run.measured, run.valid) = (measured, true),
+                Err(BrokenSlice::Stopped) => break 'rounds,
+                Err(BrokenSlice::Failed(why)) => run.invalid_reasons.push(why),
+            }
+            record.runs.push(run);
         }
     }
     say("\r");
-    if record.slices.is_empty() {
-        return Err("interrupted before anything was measured".to_owned());
+    if let Some(own) = &mut record.scene {
+        own.parts = parts;
     }
-    if stopped() {
-        let note = "Interrupted: rounds that were not measured are missing.";
-        record.head.notes.push(note.to_owned());
-    }
-    record.head.took_seconds = began.elapsed().as_secs_f64();
-    record.conclude();
-    Ok(record)
+    ended(record, began, stopped)
 }
 
-fn new_record(settings: &GeneratorSettings) -> Generators {
+fn new_record(settings: &GeneratorSettings) -> Record {
     let mut environment = environment(&settings.voile);
     let mut notes = warnings(&environment);
     for (name, other) in &settings.others {
@@ -195,10 +189,7 @@ fn new_record(settings: &GeneratorSettings) -> Generators {
             Err(how) => notes.push(how.clone()),
         }
     }
-    Generators {
-        head: head(&settings.command, notes, environment),
-        ..Generators::default()
-    }
+    scene_record(SceneKind::Generators, &settings.command, notes, environment)
 }
 
 /// A scene: the compared figure, and the generators it is compared with.
@@ -284,20 +275,21 @@ const PLANS: [ComparisonPlan; 11] = [
     },
 ];
 
-fn scenes() -> Vec<GeneratorScene> {
+fn parts() -> Vec<ScenePart> {
     let bound = |plan: &ComparisonPlan, (of, at_least): &(&str, Option<f64>)| OtherGenerator {
         of: (*of).to_owned(),
         at_least: *at_least,
         // h2load reports no median, so the means are compared.
         figure: (*of == "h2load" && plan.figure == "p50_us").then(|| "mean_us".to_owned()),
     };
-    let scene = |plan: &ComparisonPlan| GeneratorScene {
+    let part = |plan: &ComparisonPlan| ScenePart {
         name: plan.name.to_owned(),
         title: plan.title.to_owned(),
         figure: plan.figure.to_owned(),
         bounds: plan.of.iter().map(|one| bound(plan, one)).collect(),
+        ..ScenePart::default()
     };
-    PLANS.iter().map(scene).collect()
+    PLANS.iter().map(part).collect()
 }
 
 /// The command of a generator in a scene.
@@ -486,10 +478,10 @@ fn fortio_url(scene: &str, http: SocketAddr, tcp: SocketAddr) -> String {
 fn turn(
     lab: &Lab<'_>,
     settings: &GeneratorSettings,
-    scene: &GeneratorScene,
+    scene: &ScenePart,
     generator: &str,
     server: &[u32],
-) -> Result<GeneratorTurn, BrokenSlice> {
+) -> Result<BTreeMap<String, f64>, BrokenSlice> {
     let failed = |why: String| BrokenSlice::Failed(why);
     let spec = spec(lab, settings, &scene.name, generator);
     let spec = spec.ok_or_else(|| failed(format!("{generator} is not installed")))?;
@@ -518,17 +510,20 @@ fn turn(
     let ours = after.0.since(before.0);
     let cpu = cores(ours.cpu_ns);
     let each = 1e6 / rate.max(1e-9);
-    Ok(GeneratorTurn {
-        requests_per_second: rate,
-        cores: cpu,
-        requests_per_core: rate / cpu.max(1e-9),
-        cpu_us: cpu * each,
-        user_us: cores(ours.user_ns) * each,
-        server_cores: cores(after.1.since(before.1).cpu_ns),
-        p50_us,
-        mean_us,
-        ..GeneratorTurn::default()
-    })
+    let figures = [
+        ("requests_per_second", Some(rate)),
+        ("cores", Some(cpu)),
+        ("requests_per_core", Some(rate / cpu.max(1e-9))),
+        ("cpu_us", Some(cpu * each)),
+        ("user_us", Some(cores(ours.user_ns) * each)),
+        ("server_cores", Some(cores(after.1.since(before.1).cpu_ns))),
+        ("p50_us", p50_us),
+        ("mean_us", mean_us),
+    ];
+    let known = figures
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    Ok(known.collect())
 }
 
 /// Rate, median and mean in µs, as far as a generator reports them.

@@ -16,10 +16,12 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use voile_host::machine::CoreTime;
-use voile_report::graph::{EdgeSlice, GraphRecord, GraphSlice, ServiceSlice, SustainedRates};
+
+use voile_report::record::scene::{BARE, MESH, SceneKind, ServiceGraph, SustainedRates};
+use voile_report::record::{Record, SliceRun};
 
 use crate::definition::Isolation;
-use crate::environment::{environment, head, warnings};
+use crate::environment::{INTERRUPTED, ended, environment, scene_record, warnings};
 use family::{GraphSide, Used, held, spent};
 use pages::ServiceCounters;
 use side::GraphSideRun;
@@ -37,7 +39,6 @@ const CARRIED: &str = "p99<100ms,errors<0.1%";
 const MEASURED_AT: f64 = 0.6;
 /// First rate of the search, in requests a second.
 const SEARCH_FROM: f64 = 20.0;
-const INTERRUPTED: &str = "interrupted before anything was measured";
 
 /// Settings of the measurement.
 pub struct GraphSettings {
@@ -83,7 +84,7 @@ pub fn measure_graph(
     settings: &GraphSettings,
     say: &dyn Fn(&str),
     stopped: &dyn Fn() -> bool,
-) -> Result<GraphRecord, String> {
+) -> Result<Record, String> {
     let folder = tempfile::Builder::new()
         .prefix("voile-lab-")
         .tempdir()
@@ -94,13 +95,14 @@ pub fn measure_graph(
         .entries
         .first()
         .ok_or("the graph has no entry point")?;
-    let mut record = new_record(settings, &checked, entry)?;
+    let mut graph = service_graph(settings, &checked, entry)?;
+    let mut record = new_record(settings);
     let made = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
     ask(settings, &["mesh", "--out", &made("mesh")])?;
     if settings.isolation == Isolation::Netns {
         ask(settings, &["mesh", "--no-sidecars", "--out", &made("open")])?;
     }
-    record.picture = picture(settings, &made("graph.svg"))?;
+    graph.picture = picture(settings, &made("graph.svg"))?;
     say("\rstarting the graph without a mesh");
     let mut sides = [
         GraphSideRun::start(settings, folder.path(), false, stopped)?,
@@ -110,17 +112,11 @@ pub fn measure_graph(
     for side in &mut sides {
         side.wait_ready(settings, folder.path(), &entry.service, stopped)?;
     }
-    let found = carried(settings, &sides, folder.path(), &mut record, say, stopped);
+    let found = carried(settings, &sides, folder.path(), &mut graph, say, stopped);
     if found.is_ok() {
-        all_rounds(
-            settings,
-            &sides,
-            folder.path(),
-            &checked,
-            &mut record,
-            say,
-            stopped,
-        );
+        let certain = checked.certain;
+        let graph = (&graph, certain);
+        record.runs = all_rounds(settings, &sides, folder.path(), graph, say, stopped);
     }
     say("\r");
     for side in &mut sides {
@@ -130,15 +126,10 @@ pub fn measure_graph(
         side.child.stop(END_WITHIN);
     }
     found?;
-    if record.slices.is_empty() {
-        return Err(INTERRUPTED.to_owned());
+    if let Some(scene) = &mut record.scene {
+        scene.graph = Some(graph);
     }
-    if stopped() {
-        let note = "Interrupted: rounds that were not measured are missing.";
-        record.head.notes.push(note.to_owned());
-    }
-    record.head.took_seconds = began.elapsed().as_secs_f64();
-    Ok(record)
+    ended(record, began, stopped)
 }
 
 /// Searches for the rate to measure at, if the user set none.
@@ -146,7 +137,7 @@ fn carried(
     settings: &GraphSettings,
     sides: &[GraphSideRun; 2],
     folder: &Path,
-    record: &mut GraphRecord,
+    graph: &mut ServiceGraph,
     say: &dyn Fn(&str),
     stopped: &dyn Fn() -> bool,
 ) -> Result<(), String> {
@@ -161,8 +152,8 @@ fn carried(
     }
     let [without, with] = most;
     // A whole number is easier to repeat.
-    record.rate = (without.min(with) * MEASURED_AT).floor().max(1.0);
-    record.carried = Some(SustainedRates {
+    graph.rate = (without.min(with) * MEASURED_AT).floor().max(1.0);
+    graph.carried = Some(SustainedRates {
         bounds: CARRIED.replace(',', ", "),
         without,
         with,
@@ -175,12 +166,11 @@ fn all_rounds(
     settings: &GraphSettings,
     sides: &[GraphSideRun; 2],
     folder: &Path,
-    checked: &GraphCheckResult,
-    record: &mut GraphRecord,
+    (graph, certain): (&ServiceGraph, bool),
     say: &dyn Fn(&str),
     stopped: &dyn Fn() -> bool,
-) {
-    let mut order = [0, 1];
+) -> Vec<SliceRun> {
+    let (mut order, mut runs) = ([0, 1], Vec::new());
     for round in 1..=settings.rounds {
         fastrand::shuffle(&mut order);
         for at in order {
@@ -190,26 +180,25 @@ fn all_rounds(
                 "\rround {round}/{}, {words} the mesh",
                 settings.rounds
             ));
-            let measured = turn(settings, side, record.rate, folder, stopped);
+            let measured = turn(settings, side, graph.rate, folder, stopped);
             if stopped() {
-                return;
+                return runs;
             }
-            let mut slice = measured.unwrap_or_else(|why| GraphSlice {
+            let mut slice = measured.unwrap_or_else(|why| SliceRun {
                 invalid_reasons: vec![why],
-                ..GraphSlice::default()
+                ..SliceRun::default()
             });
-            (slice.round, slice.mesh) = (round, side.mesh);
-            prove(&mut slice, record, checked.certain);
-            record.slices.push(slice);
+            let contestant = if side.mesh { MESH } else { BARE };
+            (slice.contestant, slice.round) = (contestant.to_owned(), round);
+            prove(&mut slice, graph, certain);
+            slice.valid = slice.invalid_reasons.is_empty();
+            runs.push(slice);
         }
     }
+    runs
 }
 
-fn new_record(
-    settings: &GraphSettings,
-    checked: &GraphCheckResult,
-    entry: &GraphEntry,
-) -> Result<GraphRecord, String> {
+fn new_record(settings: &GraphSettings) -> Record {
     let environment = environment(&settings.voile);
     let mut notes = warnings(&environment);
     let place = match settings.isolation {
@@ -223,9 +212,16 @@ fn new_record(
     notes.push(format!(
         "Generator, services and sidecars share this machine. {place}"
     ));
+    scene_record(SceneKind::Graph, &settings.command, notes, environment)
+}
+
+fn service_graph(
+    settings: &GraphSettings,
+    checked: &GraphCheckResult,
+    entry: &GraphEntry,
+) -> Result<ServiceGraph, String> {
     let text = std::fs::read_to_string(&settings.graph);
-    Ok(GraphRecord {
-        head: head(&settings.command, notes, environment),
+    Ok(ServiceGraph {
         graph: settings
             .graph
             .file_name()
@@ -240,7 +236,7 @@ fn new_record(
         rate: settings.rate.unwrap_or(0.0),
         connections: settings.connections,
         isolation: settings.isolation.word().to_owned(),
-        ..GraphRecord::default()
+        ..ServiceGraph::default()
     })
 }
 
@@ -281,7 +277,7 @@ fn turn(
     rate: f64,
     folder: &Path,
     stopped: &dyn Fn() -> bool,
-) -> Result<GraphSlice, String> {
+) -> Result<SliceRun, String> {
     side.load(settings, rate, WARM_UP, folder, stopped)?;
     let machine = || CoreTime::now().map_err(|e| format!("the machine's clock: {e}"));
     let family = side.family(settings.isolation);
@@ -301,32 +297,42 @@ fn turn(
     }
     let number = |name: &str| found["latency_us"][name].as_f64().unwrap_or(0.0);
     let reasons = found["invalid_reasons"].as_array().into_iter().flatten();
-    let kinds = family.kinds();
-    let cpu = |kind: &&'static str| {
+    let mut figures = vec![
+        ("ok".to_owned(), Some(ok as f64)),
+        ("p50_us".to_owned(), Some(number("p50"))),
+        ("p90_us".to_owned(), Some(number("p90"))),
+        ("p99_us".to_owned(), Some(number("p99"))),
+        (
+            "machine_us".to_owned(),
+            Some(busy.busy_ns() as f64 / 1000.0 / ok as f64),
+        ),
+        (
+            "by_mutual_tls".to_owned(),
+            side.mesh.then_some(counted as f64),
+        ),
+    ];
+    for kind in family.kinds() {
         let used = spent(family.of_kind(kind), &before, &after) / ok as f64;
-        ((*kind).to_owned(), used)
-    };
-    let memory = |kind: &&'static str| {
-        let held = held(family.of_kind(kind), |held| held.pss_bytes)?;
-        Some(((*kind).to_owned(), held))
-    };
-    Ok(GraphSlice {
-        ok,
-        p50_us: number("p50"),
-        p90_us: number("p90"),
-        p99_us: number("p99"),
-        cpu_us: kinds.iter().map(cpu).collect(),
-        machine_us: busy.busy_ns() as f64 / 1000.0 / ok as f64,
-        memory_bytes: kinds.iter().filter_map(memory).collect(),
-        by_mutual_tls: side.mesh.then_some(counted),
-        services: services(&family, &grew, &before, &after),
-        edges: edges(&grew),
+        let held = held(family.of_kind(kind), |held| held.pss_bytes);
+        figures.push((format!("cpu_us.{kind}"), Some(used)));
+        figures.push((format!("memory_bytes.{kind}"), held));
+    }
+    figures.extend(services(&family, &grew, &before, &after));
+    figures.extend(edges(&grew));
+    let known = figures
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)));
+    Ok(SliceRun {
+        measured: known.collect(),
         invalid_reasons: reasons
             .filter_map(|reason| reason.as_str().map(str::to_owned))
             .collect(),
-        ..GraphSlice::default()
+        ..SliceRun::default()
     })
 }
+
+/// A figure by its name, if it is known.
+type NamedFigure = (String, Option<f64>);
 
 /// Work and cost of each service.
 fn services(
@@ -334,66 +340,73 @@ fn services(
     grew: &BTreeMap<String, ServiceCounters>,
     before: &Used,
     after: &Used,
-) -> BTreeMap<String, ServiceSlice> {
-    let one = |name: &String, told: &ServiceCounters| {
+) -> Vec<NamedFigure> {
+    let one = |(name, told): (&String, &ServiceCounters)| {
         let of = |kind: &'static str| family.of_kind(kind).filter(move |one| one.service == *name);
         let each = |kind| spent(of(kind), before, after) / told.requests.max(1.0);
+        let rss = |kind| held(of(kind), |held| held.rss_bytes);
         let sidecars = of("sidecar").next().is_some();
-        ServiceSlice {
-            requests: told.requests as u64,
-            took: told.took.times(),
-            cpu_us: each("service"),
-            rss_bytes: held(of("service"), |held| held.rss_bytes).unwrap_or(0.0),
-            sidecar_cpu_us: sidecars.then(|| each("sidecar")),
-            sidecar_rss_bytes: held(of("sidecar"), |held| held.rss_bytes),
-        }
+        let part = format!("services.{name}");
+        let own = [
+            ("requests", Some(told.requests)),
+            ("cpu_us", Some(each("service"))),
+            ("rss_bytes", rss("service")),
+            ("sidecar_cpu_us", sidecars.then(|| each("sidecar"))),
+            ("sidecar_rss_bytes", rss("sidecar")),
+        ];
+        let own = own.map(|(figure, value)| (format!("{part}.{figure}"), value));
+        [Vec::from(own), told.took.times().figures(&part)].concat()
     };
-    grew.iter()
-        .map(|(name, told)| (name.clone(), one(name, told)))
-        .collect()
+    grew.iter().flat_map(one).collect()
 }
 
 /// Every call that was made, by caller and callee.
-fn edges(grew: &BTreeMap<String, ServiceCounters>) -> BTreeMap<String, EdgeSlice> {
-    let all = grew.iter().flat_map(|(caller, told)| {
-        told.calls.iter().map(move |(destination, calls)| {
+fn edges(grew: &BTreeMap<String, ServiceCounters>) -> Vec<NamedFigure> {
+    let mut all = Vec::new();
+    for (caller, told) in grew {
+        let made = told
+            .calls
+            .iter()
+            .filter(|(_, calls)| calls.took.count() > 0);
+        for (destination, calls) in made {
             let callee = destination.strip_suffix(":8080").unwrap_or(destination);
-            let edge = EdgeSlice {
-                calls: calls.took.count(),
-                failed: calls.failed.max(0.0) as u64,
-                took: calls.took.times(),
-            };
-            (format!("{caller} → {callee}"), edge)
-        })
-    });
-    all.filter(|(_, edge)| edge.calls > 0).collect()
+            let part = format!("edges.{caller} → {callee}");
+            all.extend([
+                (format!("{part}.calls"), Some(calls.took.count() as f64)),
+                (format!("{part}.failed"), Some(calls.failed.max(0.0))),
+            ]);
+            all.extend(calls.took.times().figures(&part));
+        }
+    }
+    all
 }
 
 /// Proof of path: every service took as many requests as the graph says, and with the mesh all calls but those to the entry
 /// point came by mutual TLS.
-fn prove(slice: &mut GraphSlice, record: &GraphRecord, certain: bool) {
-    if !slice.invalid_reasons.is_empty() {
+fn prove(slice: &mut SliceRun, graph: &ServiceGraph, certain: bool) {
+    let figure = |name: &str| slice.measured.get(name).copied();
+    let Some(ok) = figure("ok").filter(|_| slice.invalid_reasons.is_empty()) else {
         return;
-    }
-    let near = |counted: u64, expected: f64| {
-        let room = if certain { 0.0 } else { expected * CHANCE };
-        (counted as f64 - expected).abs() <= room + 0.5
     };
-    let made: u64 = slice
-        .services
-        .values()
-        .map(|service| service.requests)
-        .sum();
-    let expected = slice.ok as f64 * record.requests;
+    let near = |counted: f64, expected: f64| {
+        let room = if certain { 0.0 } else { expected * CHANCE };
+        (counted - expected).abs() <= room + 0.5
+    };
+    let of_service = |name: &&String| name.starts_with("services.") && name.ends_with(".requests");
+    let services = slice.measured.keys().filter(of_service);
+    let made: f64 = services.filter_map(|name| figure(name)).sum();
+    let expected = ok * graph.requests;
+    let mut reasons = Vec::new();
     if !near(made, expected) {
-        slice.invalid_reasons.push(format!(
+        reasons.push(format!(
             "services counted {made} requests, the graph makes {expected:.0}"
         ));
     }
-    let calls = slice.ok as f64 * (record.requests - 1.0);
-    if let Some(counted) = slice.by_mutual_tls.filter(|counted| !near(*counted, calls)) {
-        slice.invalid_reasons.push(format!(
+    let calls = ok * (graph.requests - 1.0);
+    if let Some(counted) = figure("by_mutual_tls").filter(|counted| !near(*counted, calls)) {
+        reasons.push(format!(
             "sidecars counted {counted} calls by mutual TLS, the graph makes {calls:.0}"
         ));
     }
+    slice.invalid_reasons = reasons;
 }

@@ -12,13 +12,14 @@ mod scene;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use voile_report::control_plane::ControlPlaneRecord;
+use voile_report::record::Record;
+use voile_report::record::scene::SceneKind;
 
 use self::scene::NodeCrowdScene;
 use crate::contestants::programs::nodes::Program;
 use crate::control_plane::{Progress, conclude, make_room};
 use crate::definition::Variant;
-use crate::environment::{environment, head, warnings};
+use crate::environment::{environment, scene_record, warnings};
 use crate::find::FoundPeers;
 
 /// Settings of the measurement.
@@ -85,7 +86,7 @@ pub fn measure_node_crowd(
     settings: &NodeCrowdSettings,
     say: &dyn Fn(&str),
     stopped: &dyn Fn() -> bool,
-) -> Result<(ControlPlaneRecord, Option<String>), String> {
+) -> Result<(Record, Option<String>), String> {
     let began = Instant::now();
     voile_host::machine::raise_descriptor_limit();
     make_room(OTHER_DESCRIPTORS * 2, "a crowd of pods")?;
@@ -105,21 +106,15 @@ pub fn measure_node_crowd(
         "Each program by itself, one after the other: generator, server, control plane and both proxies share this machine."
             .to_owned(),
     );
-    let mut record = ControlPlaneRecord {
-        head: head(&settings.command, notes, environment),
-        services: 1,
-        workloads: settings.workloads,
-        nodes: settings.workloads,
-        used: 1,
-        ..ControlPlaneRecord::default()
-    };
+    let mut record = scene_record(SceneKind::Nodes, &settings.command, notes, environment);
+    record.begin_mesh(&[("nodes", f64::from(settings.workloads))]);
     let expected = programs.iter().flat_map(|_| settings.expected());
     let progress = Progress::new(say, expected.collect());
     let measured = programs
         .iter()
         .try_for_each(|program| one(settings, program, &mut record, &progress, stopped));
     progress.end();
-    record.head.took_seconds = began.elapsed().as_secs_f64();
+    record.experiment.took_seconds = began.elapsed().as_secs_f64();
     conclude(record, measured)
 }
 
@@ -127,7 +122,7 @@ pub fn measure_node_crowd(
 fn one(
     settings: &NodeCrowdSettings,
     program: &Program,
-    record: &mut ControlPlaneRecord,
+    record: &mut Record,
     progress: &Progress<'_>,
     stopped: &dyn Fn() -> bool,
 ) -> Result<(), String> {
@@ -142,8 +137,8 @@ fn one(
         let note = format!(
             "Of {asked} connections at once {connections} are opened: a process here may hold {limit} descriptors."
         );
-        if !record.head.notes.contains(&note) {
-            record.head.notes.push(note);
+        if !record.notes.contains(&note) {
+            record.notes.push(note);
         }
     }
     NodeCrowdScene::run(settings, program, scratch.path(), stopped, |scene| {

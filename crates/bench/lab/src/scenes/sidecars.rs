@@ -14,10 +14,11 @@ mod reach;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use voile_report::control_plane::ControlPlaneRecord;
+use voile_report::record::Record;
+use voile_report::record::scene::SceneKind;
 
 use crate::control_plane::{Progress, conclude};
-use crate::environment::{environment, head, warnings};
+use crate::environment::{environment, scene_record, warnings};
 
 /// Settings of the measurement.
 #[derive(Debug, Clone)]
@@ -77,28 +78,28 @@ pub fn measure_sidecars(
     settings: &SidecarSettings,
     say: &dyn Fn(&str),
     stopped: &dyn Fn() -> bool,
-) -> Result<(ControlPlaneRecord, Option<String>), String> {
+) -> Result<(Record, Option<String>), String> {
     let began = Instant::now();
     let environment = environment(&settings.voile);
     let notes = warnings(&environment);
-    let mut record = ControlPlaneRecord {
-        head: head(&settings.command, notes, environment),
-        services: mesh::services(settings.sidecars, settings.used),
-        workloads: settings.sidecars,
-        sidecars: settings.sidecars.max(1),
-        used: settings.used,
-        ..ControlPlaneRecord::default()
-    };
+    let kind = SceneKind::Sidecars;
+    let mut record = scene_record(kind, &settings.command, notes, environment);
+    let services = mesh::services(settings.sidecars, settings.used);
+    record.begin_mesh(&[
+        ("services", f64::from(services)),
+        ("sidecars", f64::from(settings.sidecars)),
+        ("used", f64::from(settings.used)),
+    ]);
     let progress = Progress::new(say, settings.expected());
     let measured = both(settings, &mut record, &progress, stopped);
     progress.end();
-    record.head.took_seconds = began.elapsed().as_secs_f64();
+    record.experiment.took_seconds = began.elapsed().as_secs_f64();
     conclude(record, measured)
 }
 
 fn both(
     settings: &SidecarSettings,
-    record: &mut ControlPlaneRecord,
+    record: &mut Record,
     progress: &Progress<'_>,
     stopped: &dyn Fn() -> bool,
 ) -> Result<(), String> {

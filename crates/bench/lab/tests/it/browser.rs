@@ -4,7 +4,10 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use voile_report::side_record::SideRecord as _;
+use serde_json::json;
+use voile_report::record::Record;
+use voile_report::record::scene::SceneKind;
+use voile_report::scenes;
 use voile_testkit::prerequisites::{Prerequisite, require};
 
 /// Looked for on PATH, in this order.
@@ -90,103 +93,69 @@ fn pages() -> Vec<(&'static str, String)> {
     let (first, second) = (read("speed-core"), read("speed-core-2"));
     let compared = voile_report::compare::page(&first, &second).expect("comparable");
     pages.push(("compare", compared));
-    for (name, json) in other_records(&committed) {
-        pages.push((name, json));
-    }
+    pages.extend(scene_pages(&committed));
     let history = voile_report::history::history(&[first, second, read("speed-mtls-3")]);
     pages.push(("history", history.page()));
     pages
 }
 
-/// Records of other kinds than experiments, and a made-up graph's: nineteen services, one of them with a long name.
-fn other_records(committed: &[std::path::PathBuf]) -> Vec<(&'static str, String)> {
-    let text = |name: &str| {
-        let path = committed
-            .iter()
-            .map(|folder| folder.join(name))
-            .find(|path| path.is_file());
-        std::fs::read_to_string(path.expect("it is committed")).expect("readable")
+/// Pages of scenes: a committed record of each, and a made-up graph's: nineteen services, each with a long name.
+fn scene_pages(committed: &[std::path::PathBuf]) -> Vec<(&'static str, String)> {
+    let page = |kind: SceneKind| {
+        let mut paths = committed.iter().map(|folder| folder.join(kind.file()));
+        let record = match kind {
+            SceneKind::Graph => graph(),
+            _ => {
+                let path = paths.find(|path| path.is_file());
+                super::records::scene(kind, &path.expect("it is committed"))
+            }
+        };
+        let (_, page) = scenes::drawings(&record).swap_remove(0);
+        (kind.file().trim_end_matches(".json"), page)
     };
-    let mut agreement: voile_report::agreement::Agreement =
-        serde_json::from_str(&text("agreement.json")).expect("a record");
-    agreement.conclude();
-    let mut generators: voile_report::generators::Generators =
-        serde_json::from_str(&text("generators.json")).expect("a record");
-    generators.conclude();
-    let figures = |name: &str| {
-        let record: voile_report::control_plane::ControlPlaneRecord =
-            serde_json::from_str(&text(name)).expect("a record");
-        record.to_html()
-    };
-    vec![
-        ("control-plane", figures("control-plane.json")),
-        ("sidecars", figures("sidecars.json")),
-        ("agreement", agreement.to_html()),
-        ("generators", generators.to_html()),
-        ("graph", graph().to_html()),
-    ]
+    SceneKind::ALL.map(page).into()
 }
 
-fn graph() -> voile_report::graph::GraphRecord {
-    use voile_report::graph::{EdgeSlice, GraphRecord, GraphSlice, LatencySummary, ServiceSlice};
-    let took = |us: f64| LatencySummary {
-        mean_us: us,
-        p50_us: Some(us * 0.9),
-        p99_us: None,
-    };
-    let mut record = GraphRecord {
-        graph: "made-up.yaml".to_owned(),
-        services: 19,
-        requests: 19.0,
-        depth: 3,
-        rate: 100.0,
-        connections: 8,
-        picture: "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"900\" height=\"60\"><text y=\"20\">#%\"</text></svg>".to_owned(),
-        ..GraphRecord::default()
-    };
+/// As the file of an older build.
+fn graph() -> Record {
+    let took = |us: f64| json!({"mean_us": us, "p50_us": us * 0.9, "p99_us": null});
+    let mut slices = Vec::new();
     for round in 1..=8u32 {
         for mesh in [false, true] {
             let times = if mesh { 3.0 } else { 1.0 } * (1.0 + f64::from(round) / 50.0);
-            let mut slice = GraphSlice {
-                round,
-                mesh,
-                ok: 400,
-                p50_us: 900.0 * times,
-                p90_us: 1100.0 * times,
-                p99_us: 2500.0 * times,
-                machine_us: 2000.0 * times,
-                by_mutual_tls: mesh.then_some(7200),
-                ..GraphSlice::default()
-            };
-            slice.cpu_us.insert("service".to_owned(), 800.0);
+            let (mut services, mut edges) = (json!({}), json!({}));
             for number in 0..19u32 {
                 let name = format!("a-service-with-a-long-name-{number}");
-                let service = ServiceSlice {
-                    requests: 400,
-                    took: took(f64::from(number + 1) * 100.0 * times),
-                    cpu_us: 40.0 * times,
-                    rss_bytes: 6e6,
-                    sidecar_cpu_us: mesh.then_some(60.0),
-                    sidecar_rss_bytes: mesh.then_some(8e6),
-                };
-                let edge = EdgeSlice {
-                    calls: 400,
-                    failed: 0,
-                    took: took(f64::from(number + 1) * 90.0 * times),
-                };
-                slice.edges.insert(format!("svc-0-{number} → {name}"), edge);
-                slice.services.insert(name, service);
+                let of = f64::from(number + 1) * times;
+                edges[format!("svc-0-{number} → {name}")] =
+                    json!({"calls": 400, "failed": 0, "took": took(of * 90.0)});
+                services[name] = json!({
+                    "requests": 400, "took": took(of * 100.0), "cpu_us": 40.0 * times,
+                    "rss_bytes": 6e6, "sidecar_cpu_us": mesh.then_some(60.0),
+                    "sidecar_rss_bytes": mesh.then_some(8e6),
+                });
             }
-            if mesh {
-                slice.cpu_us.insert("sidecar".to_owned(), 1500.0);
-                slice.memory_bytes.insert("sidecar".to_owned(), 7e6);
-            }
-            if round == 3 {
-                slice.invalid_reasons = vec!["a <reason>".to_owned()];
-            }
-            record.slices.push(slice);
+            let reasons = if mesh && round == 3 {
+                vec!["a <reason>"]
+            } else {
+                vec![]
+            };
+            slices.push(json!({
+                "round": round, "mesh": mesh, "ok": 400, "p50_us": 900.0 * times,
+                "p90_us": 1100.0 * times, "p99_us": 2500.0 * times, "machine_us": 2000.0 * times,
+                "by_mutual_tls": mesh.then_some(7200), "services": services, "edges": edges,
+                "cpu_us": {"service": 800.0, "sidecar": mesh.then_some(1500.0)},
+                "memory_bytes": {"sidecar": mesh.then_some(7e6)}, "invalid_reasons": reasons,
+            }));
         }
     }
+    let file = json!({
+        "format": 1, "graph": "made-up.yaml", "services": 19, "requests": 19.0, "depth": 3,
+        "rate": 100.0, "connections": 8, "slices": slices,
+        "picture": "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"900\" height=\"60\"><text y=\"20\">#%\"</text></svg>",
+    });
+    let mut record = scenes::read(SceneKind::Graph, file).expect("a record");
+    scenes::conclude(&mut record);
     record
 }
 

@@ -2,6 +2,7 @@
 
 mod browser;
 mod definitions;
+mod lowered;
 mod modes;
 mod records;
 mod results;

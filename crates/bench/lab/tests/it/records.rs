@@ -6,12 +6,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use voile_report::agreement::Agreement;
-use voile_report::control_plane::ControlPlaneRecord;
-use voile_report::decisions::Decisions;
-use voile_report::generators::Generators;
 use voile_report::gzip;
-use voile_report::side_record::SideRecord;
+use voile_report::record::Record;
+use voile_report::record::scene::SceneKind;
+use voile_report::scenes;
 
 pub(crate) fn committed() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../benchmarks/records");
@@ -91,9 +89,9 @@ fn an_old_record_is_drawn_again_without_the_places_it_names() {
         let drawn = voile_lab::redraw(folder.path()).expect("it is drawn");
         let page = fs::read_to_string(folder.path().join("report.html")).expect("it was written");
         assert!(!page.is_empty() && !page.contains(&place), "{name}");
-        let sections = match drawn {
-            voile_lab::RedrawnFiles::Experiment(record) => voile_report::plots::sections(&record),
-            voile_lab::RedrawnFiles::Comparison(_, sections) => sections,
+        let sections = match drawn.scene {
+            None => voile_report::plots::sections(&drawn),
+            Some(_) => scenes::sections(&drawn),
         };
         let formats = [voile_lab::Format::Svg, voile_lab::Format::Png];
         let plots = sections.iter().flat_map(|section| &section.plots);
@@ -106,8 +104,8 @@ fn an_old_record_is_drawn_again_without_the_places_it_names() {
 #[test]
 fn every_committed_record_has_plots_that_stand_alone() {
     for folder in committed() {
-        let sections = match figures(&folder) {
-            Some(record) => record.sections(),
+        let sections = match side(&folder) {
+            Some(record) => scenes::sections(&record),
             None if folder.join(voile_lab::RECORD).is_file() => {
                 let mut record = voile_lab::read(&folder).expect("it is read");
                 voile_report::summarise::summarise(&mut record);
@@ -128,15 +126,20 @@ fn every_committed_record_has_plots_that_stand_alone() {
     }
 }
 
-/// A record of figures: of a control plane, of many sidecars, of a node's proxy.
-fn figures(folder: &Path) -> Option<ControlPlaneRecord> {
-    let names = ["control-plane.json", "sidecars.json", "nodes.json"];
-    let path = names
-        .iter()
-        .map(|name| folder.join(name))
-        .find(|path| path.is_file())?;
+/// The record of a scene.
+fn side(folder: &Path) -> Option<Record> {
+    let here = |kind: &SceneKind| folder.join(kind.file()).is_file();
+    let kind = SceneKind::ALL.into_iter().find(here)?;
+    Some(scene(kind, &folder.join(kind.file())))
+}
+
+/// The record of a scene, with its findings.
+pub(crate) fn scene(kind: SceneKind, path: &Path) -> Record {
     let text = fs::read_to_string(path).expect("it is read");
-    Some(serde_json::from_str(&text).expect("a record"))
+    let held = serde_json::from_str(&text).expect("JSON");
+    let mut record = scenes::read(kind, held).expect("a record");
+    scenes::conclude(&mut record);
+    record
 }
 
 #[test]
@@ -144,14 +147,13 @@ fn every_committed_side_record_keeps_its_findings_and_figures() {
     let (mut findings, mut figures) = (0, 0);
     let count = |list: &Value| list.as_array().map_or(0, Vec::len);
     let folders = committed().into_iter();
-    for (path, concluded) in
-        folders.flat_map(|folder| SIDES.map(|(file, of)| (folder.join(file), of)))
-    {
+    let of_folder = |folder: PathBuf| SceneKind::ALL.map(|kind| (folder.join(kind.file()), kind));
+    for (path, kind) in folders.flat_map(of_folder) {
         let Ok(text) = fs::read_to_string(&path) else {
             continue;
         };
         let held: Value = serde_json::from_str(&text).expect("JSON");
-        let found = concluded(&held);
+        let found = super::lowered::old_findings(&held, concluded(kind, &held));
         for part in ["findings", "figures", "sizes"] {
             let changed = difference(&held[part], &found[part]);
             assert_eq!(changed, None, "{} {part}", path.display());
@@ -164,27 +166,14 @@ fn every_committed_side_record_keeps_its_findings_and_figures() {
     assert!(findings >= 127 && figures >= 1970, "{findings}, {figures}");
 }
 
-/// A file name, and a function that reads the record and concludes it.
-type SideKind = (&'static str, fn(&Value) -> Value);
-
-/// Kinds of side records whose records are committed.
-const SIDES: [SideKind; 6] = [
-    ("agreement.json", concluded::<Agreement>),
-    ("generators.json", concluded::<Generators>),
-    ("decisions.json", concluded::<Decisions>),
-    ("control-plane.json", concluded::<ControlPlaneRecord>),
-    ("sidecars.json", concluded::<ControlPlaneRecord>),
-    ("nodes.json", concluded::<ControlPlaneRecord>),
-];
-
 /// Reads a record without its findings, and concludes it.
-fn concluded<R: SideRecord>(held: &Value) -> Value {
+fn concluded(kind: SceneKind, held: &Value) -> Value {
     let mut held = held.clone();
     if let Some(findings) = held.get_mut("findings") {
         *findings = json!([]);
     }
-    let mut record: R = serde_json::from_value(held).expect("a record");
-    record.conclude();
+    let mut record = scenes::read(kind, held).expect("a record");
+    scenes::conclude(&mut record);
     serde_json::to_value(record).expect("JSON")
 }
 
@@ -211,16 +200,17 @@ fn difference(held: &Value, found: &Value) -> Option<String> {
 }
 
 /// A committed record of an agreement, written into `out`.
-fn write_agreement(out: &Path, reason: Option<String>) -> Agreement {
+fn write_agreement(out: &Path, reason: Option<String>) -> Record {
     let all = committed();
     let from = all
         .iter()
         .find(|path| path.ends_with("2026-11-23-agreement-3"));
     let text = fs::read_to_string(from.expect("it is committed").join("agreement.json"));
-    let mut record: Agreement = serde_json::from_str(&text.expect("it is read")).expect("a record");
-    record.slices[0].invalid_reasons.extend(reason);
-    record.conclude();
-    voile_lab::write_side(&record, out).expect("it is written");
+    let held = serde_json::from_str(&text.expect("it is read")).expect("JSON");
+    let mut record = scenes::read(SceneKind::Agreement, held).expect("a record");
+    record.runs[0].invalid_reasons.extend(reason);
+    scenes::conclude(&mut record);
+    voile_lab::write_scene(&record, out).expect("it is written");
     record
 }
 
@@ -271,7 +261,7 @@ fn files_of_a_side_record_are_replaced_as_a_whole() {
     let formats = [voile_lab::Format::Svg, voile_lab::Format::Png];
     let write = || {
         let record = write_agreement(out.path(), None);
-        let sections = record.sections();
+        let sections = scenes::sections(&record);
         let plots = sections.iter().flat_map(|section| &section.plots);
         voile_lab::write_plots(plots, out.path(), &formats).expect("drawn");
     };

@@ -146,7 +146,7 @@ fn labels(record: &Record, summary: &Summary) -> String {
 }
 
 /// RFC 4180.
-fn quote(field: &str) -> String {
+pub(crate) fn quote(field: &str) -> String {
     if field.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", field.replace('"', "\"\""))
     } else {

@@ -6,5 +6,6 @@ pub mod findings;
 pub mod gate;
 pub mod headline;
 pub mod ranks;
+pub mod side_by_side;
 pub mod summarise;
 pub mod targets;

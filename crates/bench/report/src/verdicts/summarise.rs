@@ -166,6 +166,7 @@ pub fn figures(run: &SliceRun) -> BTreeMap<String, f64> {
         figures.extend(event.figures(number + 1));
     }
     processes(&mut figures, run);
+    figures.extend(run.measured.clone());
     figures
 }
 

@@ -1,6 +1,6 @@
 //! `record.json`, there and back.
 
-use voile_report::record::{FORMAT, Latency, Record};
+use voile_report::record::{FORMAT, Latency, Record, SCENE_FORMAT};
 
 const FIXTURE: &str = include_str!("../fixture/record.json");
 
@@ -15,7 +15,7 @@ fn a_record_survives_writing_and_reading() {
 fn what_is_no_record_is_refused_with_a_reason() {
     let newer = FIXTURE.replacen(
         &format!("\"format\": {FORMAT}"),
-        &format!("\"format\": {}", FORMAT + 1),
+        &format!("\"format\": {}", SCENE_FORMAT + 1),
         1,
     );
     for (text, expected) in [
@@ -102,4 +102,52 @@ fn a_percentile_with_fewer_than_ten_samples_beyond_it_is_left_out() {
         );
         assert_eq!(latency.max, all);
     }
+}
+
+/// Figures as the build that wrote the file printed them.
+#[test]
+fn a_graph_in_the_form_of_an_older_build_keeps_its_figures() {
+    use voile_report::record::scene::SceneKind;
+    use voile_report::scenes;
+
+    let file = serde_json::from_str(include_str!("../fixture/graph.json")).expect("JSON");
+    let mut record = scenes::read(SceneKind::Graph, file).expect("a record");
+    scenes::conclude(&mut record);
+    let text = scenes::terminal(&record);
+    for words in [
+        "5 services, 4.75 requests for each at the entry point, 4 deep",
+        "Added to the median per level of calls: -1.32 ms.",
+        "over 4 pairs of services: 1.72 ms in the middle, from 841 µs (reviews → ratings) to 2.51 ms (storefront → books)",
+        "CPU of all sidecars per request at the entry point: 4.59 ms; per request at a service, its two sidecars together: 967 µs.",
+        "Memory of a sidecar: 11.0 MiB.",
+        "67.66 cores for all sidecars, and its 2000 sidecars 21.5 GiB of memory",
+        "Invalid: round 2 with the mesh: more than 1% of requests failed: 1 of 40",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .filter(|line| line.contains("with the mesh   "))
+        .map(|line| {
+            line.split("  ")
+                .map(str::trim)
+                .filter(|cell| !cell.is_empty())
+                .collect()
+        })
+        .collect();
+    let row = |measure: &'static str, figures: [&'static str; 4]| {
+        let found = rows.iter().find(|row| row[0].starts_with(measure));
+        assert_eq!(found.map(|row| &row[1..]), Some(&figures[..]), "{text}");
+    };
+    row("p50, ", ["23.0 ms", "without 20.9 ms", "-5.27 ms", "0.77×"]);
+    row("p90, ", ["45.6 ms", "without 34.2 ms", "6.02 ms", "1.11×"]);
+    row("p99, ", ["58.9 ms", "without 57.1 ms", "1.86 ms", "1.03×"]);
+    row(
+        "CPU of the machine",
+        ["106 ms", "without 106 ms", "-786 µs", "0.99×"],
+    );
+    row(
+        "CPU of the services",
+        ["4.09 ms", "without 4.15 ms", "-85.0 µs", "0.98×"],
+    );
 }

@@ -19,6 +19,7 @@ use voile_lab::{
     AgreementSettings, Definition, ExperimentOutcome, Overrides, RecordKeeping, Settings, SlicePlan,
 };
 use voile_report::record::Record;
+use voile_report::scenes;
 
 use crate::commands::lab::bench::outcome::{
     Done, command, failed, finish, interrupted, measured, program, usage,
@@ -490,16 +491,15 @@ fn keep(outcome: &ExperimentOutcome, goes_on: Option<&Path>) -> Done {
 
 fn redraw(folder: &Path, plots: &[PlotFormat]) -> Done {
     let formats: Vec<_> = plots.iter().map(|format| format.meaning()).collect();
-    let sections = match voile_lab::redraw(folder).map_err(failed)? {
-        voile_lab::RedrawnFiles::Experiment(record) => {
-            print!("{}", voile_report::table::render(&record));
-            voile_report::plots::sections(&record)
-        }
-        voile_lab::RedrawnFiles::Comparison(words, sections) => {
-            print!("{words}");
-            sections
-        }
+    let record = voile_lab::redraw(folder).map_err(failed)?;
+    let (words, sections) = match record.scene {
+        Some(_) => (scenes::terminal(&record), scenes::sections(&record)),
+        None => (
+            voile_report::table::render(&record),
+            voile_report::plots::sections(&record),
+        ),
     };
+    print!("{words}");
     if !formats.is_empty() {
         let plots = sections.iter().flat_map(|section| &section.plots);
         let count = voile_lab::write_plots(plots, folder, &formats).map_err(failed)?;

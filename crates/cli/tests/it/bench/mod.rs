@@ -414,20 +414,17 @@ fn decisions_are_priced_by_kind_and_number_of_rules() {
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{said}");
     let record: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
-    let sets = record["sets"].as_array().expect("sets");
-    // Twice two of one policy, and beside three policies of five rules one of them, which is there already.
-    assert_eq!(sets.len(), 5, "{sets:?}");
-    let cells = record["cells"].as_array().expect("cells");
-    assert_eq!(cells.len(), 5 * 4);
-    for cell in cells {
-        let rounds = cell["ns"].as_array().expect("rounds");
-        assert_eq!(rounds.len(), 2, "{cell}");
-        assert!(
-            rounds
-                .iter()
-                .all(|ns| ns.as_f64().is_some_and(|ns| ns > 0.0)),
-            "{cell}"
-        );
+    let rounds = record["runs"].as_array().expect("rounds");
+    assert_eq!(rounds.len(), 2, "{rounds:?}");
+    for round in rounds {
+        let measured = round["measured"].as_object().expect("figures");
+        // Twice two of one policy, and beside three policies of five rules one of them, which is there already.
+        let sets = measured.keys().filter(|name| name.ends_with(" bytes"));
+        assert_eq!(sets.count(), 5, "{round}");
+        // Four hits, and the time of the set's compilation and its bytes.
+        assert_eq!(measured.len(), 5 * 6, "{round}");
+        let above_0 = |value: &serde_json::Value| value.as_f64() > Some(0.0);
+        assert!(measured.values().all(above_0), "{round}");
     }
     let drawn = Process::output(|voile| {
         voile.args(["bench", "report"]).arg(&out);
@@ -451,6 +448,7 @@ fn wrong_words_exit_with_two() {
         vec!["bench", "quick", "--repeat", "0"],
         vec!["bench", "agreement", "--peer", "fortio=/no/such/fortio"],
         vec!["bench", "generators", "--peer", "ab=/usr/bin/ab"],
+        vec!["bench", "control-plane", "--proxies", "0"],
     ] {
         let ran = Process::output(|voile| {
             voile.args(&words);
@@ -482,9 +480,9 @@ fn generators_that_are_missing_or_talk_nonsense_are_named_and_the_rest_is_measur
     let text = std::fs::read_to_string(out.join("generators.json"));
     let text = text.unwrap_or_else(|why| panic!("{why}: {}", String::from_utf8_lossy(&ran.stderr)));
     let record: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let slices = record["slices"].as_array().expect("slices");
+    let slices = record["runs"].as_array().expect("slices");
     let of = |name: &str| -> Vec<&serde_json::Value> {
-        let its = slices.iter().filter(|slice| slice["generator"] == name);
+        let its = slices.iter().filter(|slice| slice["contestant"] == name);
         its.collect()
     };
     // Eleven scenes; wrk speaks HTTP/1.1, which three of them are.
@@ -493,10 +491,11 @@ fn generators_that_are_missing_or_talk_nonsense_are_named_and_the_rest_is_measur
         (11, 3, 14)
     );
     for slice in of("voile") {
-        assert!(slice["requests_per_core"].as_f64() > Some(100.0), "{slice}");
+        let each = &slice["measured"]["requests_per_core"];
+        assert!(each.as_f64() > Some(100.0), "{slice}");
     }
     assert!(
-        of("wrk").iter().all(|slice| slice["failure"].is_string()),
+        of("wrk").iter().all(|slice| slice["valid"] == false),
         "{text}"
     );
     let said = String::from_utf8_lossy(&ran.stdout);

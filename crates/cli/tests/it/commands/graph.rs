@@ -557,22 +557,23 @@ fn the_cost_of_a_mesh_for_a_graph_is_measured_and_its_path_is_proven() {
     let said = String::from_utf8_lossy(&bench.stderr).into_owned();
     let text = std::fs::read_to_string(out.join("graph.json")).unwrap_or_else(|_| panic!("{said}"));
     let record: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(record["requests"], 6.0);
-    let slices = record["slices"].as_array().expect("slices");
+    assert_eq!(record["scene"]["graph"]["requests"], 6.0);
+    let slices = record["runs"].as_array().expect("slices");
     assert_eq!(slices.len(), 2, "{text}");
     for slice in slices {
         // A loaded machine makes the generator late, and the slice invalid for it; never for the path.
         let reasons = slice["invalid_reasons"].to_string();
         assert!(!reasons.contains("sidecars counted"), "{reasons}");
-        let ok = slice["ok"].as_u64().expect("a number");
+        let mesh = slice["contestant"] == "voile";
+        let slice = &slice["measured"];
+        let ok = slice["ok"].as_f64().expect("a number");
         assert!(
-            ok > 0 && slice["cpu_us"]["service"].as_f64() > Some(0.0),
+            ok > 0.0 && slice["cpu_us.service"].as_f64() > Some(0.0),
             "{slice}"
         );
-        let mesh = slice["mesh"] == true;
-        let counted = slice["by_mutual_tls"].as_u64();
-        assert_eq!(counted, mesh.then_some(ok * 5), "{slice}");
-        assert_eq!(slice["cpu_us"]["sidecar"].is_number(), mesh, "{slice}");
+        let counted = slice["by_mutual_tls"].as_f64();
+        assert_eq!(counted, mesh.then_some(ok * 5.0), "{slice}");
+        assert_eq!(slice["cpu_us.sidecar"].is_number(), mesh, "{slice}");
         each_part(slice, ok, mesh);
     }
     for (file, words) in [
@@ -580,7 +581,7 @@ fn the_cost_of_a_mesh_for_a_graph_is_measured_and_its_path_is_proven() {
         ("report.html", "6.00 requests for each at the entry point"),
         ("report.html", "right → store"),
         ("report.html", "data:image/svg+xml,"),
-        ("results.csv", "\ncall,root → left,true,"),
+        ("results.csv", ",edges.root → left.calls,"),
         ("graph.svg", "store"),
     ] {
         let text = std::fs::read_to_string(out.join(file)).expect("written");
@@ -602,7 +603,7 @@ fn the_cost_of_a_mesh_for_a_graph_is_measured_and_its_path_is_proven() {
 }
 
 /// Every service and every call has its figures, and they are of this slice: a request to the root makes two at the leaf.
-fn each_part(slice: &serde_json::Value, ok: u64, mesh: bool) {
+fn each_part(slice: &serde_json::Value, ok: f64, mesh: bool) {
     for (service, factor) in [
         ("root", 1),
         ("left", 1),
@@ -610,19 +611,15 @@ fn each_part(slice: &serde_json::Value, ok: u64, mesh: bool) {
         ("leaf", 2),
         ("store", 1),
     ] {
-        let found = &slice["services"][service];
-        assert_eq!(found["requests"], ok * factor, "{service}: {slice}");
-        assert!(
-            found["took"]["mean_us"].as_f64() > Some(0.0),
-            "{service}: {slice}"
-        );
-        assert!(found["cpu_us"].as_f64() > Some(0.0), "{service}: {slice}");
+        let found = |figure: &str| slice[format!("services.{service}.{figure}")].as_f64();
+        let requests = ok * f64::from(factor);
+        assert_eq!(found("requests"), Some(requests), "{service}: {slice}");
+        for figure in ["took.mean_us", "cpu_us"] {
+            assert!(found(figure) > Some(0.0), "{service} {figure}: {slice}");
+        }
         for figure in ["sidecar_cpu_us", "sidecar_rss_bytes"] {
-            assert_eq!(
-                found[figure].as_f64() > Some(0.0),
-                mesh,
-                "{service} {figure}: {slice}"
-            );
+            let there = found(figure) > Some(0.0);
+            assert_eq!(there, mesh, "{service} {figure}: {slice}");
         }
     }
     for call in [
@@ -632,16 +629,10 @@ fn each_part(slice: &serde_json::Value, ok: u64, mesh: bool) {
         "right → leaf",
         "right → store",
     ] {
-        let found = &slice["edges"][call];
-        assert_eq!(
-            (&found["calls"], &found["failed"]),
-            (&ok.into(), &0.into()),
-            "{call}: {slice}"
-        );
-        assert!(
-            found["took"]["mean_us"].as_f64() > Some(0.0),
-            "{call}: {slice}"
-        );
+        let found = |figure: &str| slice[format!("edges.{call}.{figure}")].as_f64();
+        let counted = (found("calls"), found("failed"));
+        assert_eq!(counted, (Some(ok), Some(0.0)), "{call}: {slice}");
+        assert!(found("took.mean_us") > Some(0.0), "{call}: {slice}");
     }
 }
 

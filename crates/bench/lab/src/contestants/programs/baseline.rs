@@ -1,7 +1,7 @@
 //! No proxy at all: the cost of the same client and server by themselves.
 
 use crate::contestants::contestant::{CellRoute, Contestant, Counts};
-use crate::contestants::instance::Instance;
+use crate::machine::instance::Instance;
 use crate::plan::RequestPath;
 use crate::shared_processes::Lab;
 

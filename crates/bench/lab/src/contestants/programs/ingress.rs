@@ -13,13 +13,13 @@ use voile_host::ready::Probe;
 
 use self::changes::IngressChanges;
 use super::voile::{Ports, SidecarSettings, Voile, metric, second, tell};
-use crate::agent::Echo;
 use crate::contestants::contestant::{CellRoute, Contestant, Counts, changed, peers_folder};
-use crate::contestants::instance::{CONTROL, Hop, INGRESS, Instance};
+use crate::contestants::effect_evidence::{EffectEvidence, READY_PATH};
 use crate::contestants::listeners::fill;
 use crate::definition::{EventAction, Variant};
+use crate::machine::instance::{CONTROL, Hop, INGRESS, Instance};
+use crate::network::Echo;
 use crate::plan::RequestPath;
-use crate::run::effect_evidence::{EffectEvidence, READY_PATH};
 use crate::shared_processes::{Lab, STOP_GRACE};
 
 const MESH: &str = include_str!("../../../../../../benchmarks/voile/mesh-gateway.yaml");

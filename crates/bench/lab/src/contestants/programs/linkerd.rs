@@ -22,8 +22,8 @@ use crate::contestants::contestant::{
     CellRoute, Contestant, Counts, ExpectedOutput, IdentityProbe, RecordedOutput, TUNNEL_OPENING,
     peers_folder,
 };
-use crate::contestants::instance::{CLIENT, CONTROL, Instance, SERVER};
 use crate::find;
+use crate::machine::instance::{CLIENT, CONTROL, Instance, SERVER};
 use crate::network::{GATEWAY, HTTP_PORT, INBOUND, OUTBOUND, TCP_PORT};
 use crate::plan::RequestPath;
 use crate::shared_processes::{Lab, STOP_GRACE};
@@ -466,7 +466,7 @@ tcp_open_total{direction="outbound",peer="dst",target_addr="10.210.4.2:9081",tls
         let lab = Lab::on_loopback(
             std::path::Path::new("/none"),
             std::path::Path::new("/none"),
-            crate::agent::Echo::NOWHERE,
+            crate::network::Echo::NOWHERE,
             &|| false,
         );
         let why = linkerd.start(&lab).expect_err("it cannot");

@@ -26,19 +26,19 @@ use self::agent::{Agent, NodePod};
 use self::changes::{NodeChanges, SecondServer};
 use self::waypoint::{GRPC_PORT, Waypoint, WaypointProgram};
 use super::voile::{CONNECTIONS, Ports, Voile, counted};
+use crate::checks::pace;
 use crate::contestants::captured::{Calls, CapturedPods, Redirection};
 use crate::contestants::contestant::{
     CellRoute, Contestant, Counts, GeneratorTraffic, IdentityProbe, changed, peers_folder,
 };
-use crate::contestants::instance::{CLIENT_NODE, CONTROL, HBONE, Instance, SERVER_NODE, WAYPOINT};
+use crate::contestants::effect_evidence::{EffectEvidence, READY_PATH};
 use crate::contestants::listeners::fill;
 use crate::contestants::served_process::SECOND;
 use crate::definition::{EventAction, Variant};
 use crate::find;
+use crate::machine::instance::{CLIENT_NODE, CONTROL, HBONE, Instance, SERVER_NODE, WAYPOINT};
 use crate::network::{GATEWAY, HTTP_PORT, OUTBOUND, Pod, TCP_PORT};
 use crate::plan::RequestPath;
-use crate::proofs::checks::pace;
-use crate::run::effect_evidence::{EffectEvidence, READY_PATH};
 use crate::shared_processes::{Lab, READY_BOUND, STOP_GRACE};
 
 const MESH: &str = include_str!("../../../../../../benchmarks/voile/mesh-node.yaml");

@@ -8,8 +8,8 @@ use voile_host::ready::Probe;
 
 use crate::agent::AgentProgram;
 use crate::contestants::contestant::{CellRoute, Contestant, Counts};
-use crate::contestants::instance::{CLIENT, Hop, Instance, SERVER};
 use crate::contestants::listeners::{CaptureMethod, Listeners};
+use crate::machine::instance::{CLIENT, Hop, Instance, SERVER};
 use crate::network::{HTTP_PORT, Network, TCP_PORT};
 use crate::plan::RequestPath;
 use crate::process::Process;
@@ -76,7 +76,7 @@ impl LabRelays {
             return Ok(listen);
         };
         let tcp = to == lab.echo.tcp;
-        let (process, addresses) = far.start(lab, AgentProgram::Relay { tcp })?;
+        let (process, addresses) = lab.start_there(far, AgentProgram::Relay { tcp })?;
         let listen = *addresses
             .first()
             .ok_or("the agent's relay has no listen address")?;

@@ -23,21 +23,22 @@ use served::{asked, far_port};
 use watched::PageWatcher;
 
 use super::envoy;
-use crate::agent::{AgentConnection, Echo};
+use crate::agent::AgentConnection;
 use crate::contestants::captured::{CapturedPods, Redirection};
 use crate::contestants::contestant::{
     CellRoute, Contestant, Counts, ExpectedOutput, IdentityProbe, RecordedOutput, lines,
     peers_folder,
 };
-use crate::contestants::instance::{CLIENT, CONTROL, Instance, SERVER};
+use crate::contestants::effect_evidence::{EffectEvidence, READY_PATH};
 use crate::contestants::listeners::fill;
 use crate::contestants::programs::command_output::output;
 use crate::definition::{EventAction, Variant, WatchedPage};
 use crate::find;
+use crate::machine::instance::{CLIENT, CONTROL, Instance, SERVER};
+use crate::network::Echo;
 use crate::network::GATEWAY;
 use crate::plan::{ContestantSetup, RequestPath};
 use crate::process::Process;
-use crate::run::effect_evidence::{EffectEvidence, READY_PATH};
 use crate::shared_processes::{Lab, STOP_GRACE};
 pub(crate) use changes::{kill, second};
 pub(crate) use served::counted;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use voile_host::child::Spec;
-use voile_report::control_plane::ControlPlaneRecord;
+use voile_report::record::Record;
 
 use super::READ_A_SECOND;
 use super::config_folder::Folder;
@@ -23,7 +23,7 @@ const SIGNED_A_CORE: f64 = 2000.0;
 
 impl MeasurementState<'_> {
     /// All steps; of another size than the record's own only those that tell growth.
-    pub(super) fn all(&mut self, record: &mut ControlPlaneRecord) -> Result<(), String> {
+    pub(super) fn all(&mut self, record: &mut Record) -> Result<(), String> {
         self.progress.next();
         self.progress.say("starting the control plane");
         let took = self.start_control()?;
@@ -57,7 +57,7 @@ impl MeasurementState<'_> {
         self.killed(record)
     }
 
-    fn connect(&mut self, record: &mut ControlPlaneRecord) -> Result<(), String> {
+    fn connect(&mut self, record: &mut Record) -> Result<(), String> {
         let proxies = self.size.proxies;
         self.progress
             .say(&format!("connecting {proxies} simulated proxies"));
@@ -98,7 +98,7 @@ impl MeasurementState<'_> {
     }
 
     /// Single changes of a workload that stands behind the service that all use.
-    fn one_endpoint(&mut self, record: &mut ControlPlaneRecord) -> Result<(), String> {
+    fn one_endpoint(&mut self, record: &mut Record) -> Result<(), String> {
         let all = self.settings.changes;
         self.crowd()?.clear()?;
         let before = self.used()?;
@@ -128,7 +128,7 @@ impl MeasurementState<'_> {
         Ok(())
     }
 
-    fn policy(&mut self, record: &mut ControlPlaneRecord) -> Result<(), String> {
+    fn policy(&mut self, record: &mut Record) -> Result<(), String> {
         let all = self.settings.policy_changes;
         self.crowd()?.clear()?;
         let before = self.used()?;
@@ -157,7 +157,7 @@ impl MeasurementState<'_> {
     }
 
     /// Changes on a schedule, of workloads that stand behind any service, or behind the one that all use.
-    fn churn(&mut self, record: &mut ControlPlaneRecord, shared: bool) -> Result<(), String> {
+    fn churn(&mut self, record: &mut Record, shared: bool) -> Result<(), String> {
         let (rate, time) = (self.size.churn, self.settings.churn_time(self.own));
         let what = match shared {
             false => format!("{rate} changes a second for {time:?}"),
@@ -228,7 +228,7 @@ impl MeasurementState<'_> {
     }
 
     /// The control plane is killed and started again.
-    fn killed(&mut self, record: &mut ControlPlaneRecord) -> Result<(), String> {
+    fn killed(&mut self, record: &mut Record) -> Result<(), String> {
         self.progress
             .say("the control plane is killed and started again");
         self.kill_control();
@@ -251,7 +251,7 @@ impl MeasurementState<'_> {
     }
 
     /// Measures the highest rate of certificates, and a certificate for every proxy within a time.
-    fn certificates(&mut self, record: &mut ControlPlaneRecord) -> Result<(), String> {
+    fn certificates(&mut self, record: &mut Record) -> Result<(), String> {
         let (time, rotation) = (self.settings.certify_for, self.settings.rotate_for);
         let proxies = self.size.proxies;
         if !time.is_zero() {
@@ -327,7 +327,7 @@ impl MeasurementState<'_> {
 
 /// Records the delays until all proxies were updated.
 fn told(
-    record: &mut ControlPlaneRecord,
+    record: &mut Record,
     what: &str,
     report: &Report,
     (p50, p99): (Option<f64>, Option<f64>),
@@ -341,7 +341,7 @@ fn told(
 }
 
 /// Records the delays of certificates, and the number of failures.
-fn asked(record: &mut ControlPlaneRecord, what: &str, done: &CertificationResult) {
+fn asked(record: &mut Record, what: &str, done: &CertificationResult) {
     for (measure, seen) in [
         ("p50 of a request", done.p50_ms),
         ("p99 of a request", done.p99_ms),
@@ -356,9 +356,9 @@ fn asked(record: &mut ControlPlaneRecord, what: &str, done: &CertificationResult
 }
 
 /// Records the reasons of failed certificate requests.
-fn refused(record: &mut ControlPlaneRecord, what: &str, done: &CertificationResult) {
+fn refused(record: &mut Record, what: &str, done: &CertificationResult) {
     for why in &done.failures {
-        record.head.notes.push(format!("{what}: {why}"));
+        record.notes.push(format!("{what}: {why}"));
     }
 }
 

@@ -9,17 +9,17 @@ use voile_host::isolation::{Privileges, ProcessIsolation};
 use voile_host::netns::Namespace;
 use voile_host::netns::rules::{NodeCapture, Rules};
 use voile_host::sampler::{ProcessResources, Usage};
-use voile_report::control_plane::ControlPlaneRecord;
+use voile_report::record::Record;
 
 use super::NodeCrowdSettings;
 use super::calls::{call, open, percentile, schedule};
-use crate::agent::Echo;
-use crate::contestants::instance::{CLIENT_NODE, SERVER_NODE};
+use crate::checks::pace;
 use crate::contestants::programs::nodes::agent::NodePod;
 use crate::contestants::programs::nodes::{NODE_ACCOUNT, NodePlan, Program, StartedNode};
 use crate::control_plane::Progress;
+use crate::machine::instance::{CLIENT_NODE, SERVER_NODE};
+use crate::network::Echo;
 use crate::network::{GATEWAY, Network, Pod, TCP_PORT};
-use crate::proofs::checks::pace;
 use crate::shared_processes::{Lab, STOP_GRACE, TCP};
 use crate::sidecars::control::{Control, port};
 use crate::sidecars::{megabytes, rest};
@@ -84,7 +84,7 @@ impl NodeCrowdScene<'_> {
         let node_account = ["--node-account", NODE_ACCOUNT].map(str::to_owned);
         let place = Some(network.for_control());
         let mut control = Control::start(&lab, "control", &config, tls, place, &node_account)?;
-        let mut echo = network.start_echo(&lab, &server, "echo", (&[], &[TCP_PORT]), &[])?;
+        let mut echo = lab.start_pod_echo(&network, &server, "echo", (&[], &[TCP_PORT]), &[])?;
         let place = |pod: &Pod| ProcessIsolation::new(pod.namespace.clone(), Privileges::NodeProxy);
         let inside = lab.with_places([
             (CLIENT_NODE, place(&nodes[0])),
@@ -161,7 +161,7 @@ impl NodeCrowdScene<'_> {
     /// Memory with all pods, and with a few connections of each.
     pub(super) fn memory(
         &mut self,
-        record: &mut ControlPlaneRecord,
+        record: &mut Record,
         progress: &Progress<'_>,
     ) -> Result<(), String> {
         progress.say(&self.what("memory"));
@@ -202,7 +202,7 @@ impl NodeCrowdScene<'_> {
     /// As many connections through one proxy as descriptors allow.
     pub(super) fn many(
         &mut self,
-        record: &mut ControlPlaneRecord,
+        record: &mut Record,
         connections: u32,
         progress: &Progress<'_>,
     ) -> Result<(), String> {
@@ -234,7 +234,7 @@ impl NodeCrowdScene<'_> {
     /// New connections by the thousand a second, from all pods' addresses.
     pub(super) fn new_ones(
         &mut self,
-        record: &mut ControlPlaneRecord,
+        record: &mut Record,
         progress: &Progress<'_>,
     ) -> Result<(), String> {
         let (rate, time) = (self.settings.rate, self.settings.rate_for);
@@ -276,7 +276,7 @@ impl NodeCrowdScene<'_> {
     /// Pods that come one after the other: from the agent's word to the first byte back over mutual TLS by their identity.
     pub(super) fn joins(
         &mut self,
-        record: &mut ControlPlaneRecord,
+        record: &mut Record,
         progress: &Progress<'_>,
     ) -> Result<(), String> {
         let mut ms = Vec::new();

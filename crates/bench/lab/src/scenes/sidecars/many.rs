@@ -12,14 +12,14 @@ use voile_host::machine::{available_memory_bytes, kernel_memory_bytes, room_for_
 use voile_host::ports::free_port;
 use voile_host::ready::http_get;
 use voile_host::sampler::{ProcessResources, cpu_ns};
-use voile_report::control_plane::ControlPlaneRecord;
+use voile_report::record::Record;
 
 use super::control::{Control, SidecarReport, port};
 use super::mesh::{ACCOUNT, MAX_PODS, MeshSize, NAMESPACE};
 use super::{SidecarSettings, megabytes, rest};
-use crate::agent::Echo;
 use crate::contestants::counted;
 use crate::control_plane::{Progress, make_room};
+use crate::network::Echo;
 use crate::shared_processes::{HTTP, Lab, start_echo};
 
 /// Estimated number of sidecars that come into sync in a second; used only to estimate the remaining time.
@@ -85,7 +85,7 @@ struct Latency {
 pub(super) fn measure<'a>(
     settings: &'a SidecarSettings,
     scratch: &'a Path,
-    record: &mut ControlPlaneRecord,
+    record: &mut Record,
     (progress, stopped): (&'a Progress<'a>, &'a dyn Fn() -> bool),
 ) -> Result<(), String> {
     possible(settings.sidecars)?;
@@ -177,7 +177,7 @@ impl<'a> RunningSidecars<'a> {
         })
     }
 
-    fn all(&mut self, record: &mut ControlPlaneRecord, before: Machine) -> Result<(), String> {
+    fn all(&mut self, record: &mut Record, before: Machine) -> Result<(), String> {
         self.start(record)?;
         self.progress.next();
         self.memory(record, before)?;
@@ -201,7 +201,7 @@ impl<'a> RunningSidecars<'a> {
     }
 
     /// Starts them, never many more than can come at once, and waits until all are in sync.
-    fn start(&mut self, record: &mut ControlPlaneRecord) -> Result<(), String> {
+    fn start(&mut self, record: &mut Record) -> Result<(), String> {
         let all = self.settings.sidecars;
         let token = self.control.token(&self.lab, ACCOUNT)?;
         let (began, mut moved, mut came) = (Instant::now(), Instant::now(), 0);
@@ -319,7 +319,7 @@ impl<'a> RunningSidecars<'a> {
             .map_err(|e| format!("a sidecar's CPU: {e}"))
     }
 
-    fn memory(&self, record: &mut ControlPlaneRecord, before: Machine) -> Result<(), String> {
+    fn memory(&self, record: &mut Record, before: Machine) -> Result<(), String> {
         self.progress.say("reading what they hold");
         rest(SETTLE, self.stopped)?;
         // The machine first: reading of thousands of processes makes the kernel remember them.
@@ -387,7 +387,7 @@ impl<'a> RunningSidecars<'a> {
         Ok(())
     }
 
-    fn idle(&self, record: &mut ControlPlaneRecord) -> Result<(), String> {
+    fn idle(&self, record: &mut Record) -> Result<(), String> {
         let time = self.settings.idle_for;
         if time.is_zero() {
             return Ok(());
@@ -407,7 +407,7 @@ impl<'a> RunningSidecars<'a> {
     }
 
     /// A policy for all, until each has it in force.
-    fn policy(&self, record: &mut ControlPlaneRecord) -> Result<(), String> {
+    fn policy(&self, record: &mut Record) -> Result<(), String> {
         let all = self.settings.sidecars;
         let before = self.until(all, "in sync", &|known| known.synced)?;
         let before: BTreeMap<u64, u64> = before
@@ -442,7 +442,7 @@ impl<'a> RunningSidecars<'a> {
     }
 
     /// Requests through a sample of the sidecars to the service that all use, and by the word of its own sidecars how many came.
-    fn load(&mut self, record: &mut ControlPlaneRecord) -> Result<(), String> {
+    fn load(&mut self, record: &mut Record) -> Result<(), String> {
         let sample = self.settings.sample.clamp(1, self.settings.sidecars);
         let time = self.settings.load_for;
         if time.is_zero() {

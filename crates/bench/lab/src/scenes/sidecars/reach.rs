@@ -15,12 +15,12 @@ use voile_host::netns::Namespace;
 use voile_host::netns::rules::{PodCapture, PortScope, Rules};
 use voile_host::ready::Probe;
 use voile_host::sampler::ProcessResources;
-use voile_report::control_plane::ControlPlaneRecord;
+use voile_report::record::Record;
 
 use super::control::{Control, port};
 use super::{SidecarSettings, megabytes, rest};
-use crate::agent::Echo;
 use crate::control_plane::{Progress, generate};
+use crate::network::Echo;
 use crate::network::{GATEWAY, HTTP_PORT, Network, Pod};
 use crate::shared_processes::{Lab, STOP_GRACE};
 
@@ -54,7 +54,7 @@ struct ReachedMesh {
 pub(super) fn measure(
     settings: &SidecarSettings,
     scratch: &Path,
-    record: &mut ControlPlaneRecord,
+    record: &mut Record,
     (progress, stopped): (&Progress<'_>, &dyn Fn() -> bool),
 ) -> Result<(), String> {
     let network = match Network::create("--tcp") {
@@ -62,7 +62,7 @@ pub(super) fn measure(
         Err(why) => {
             let note =
                 format!("The memory of a sidecar by the size of its mesh was not measured: {why}");
-            record.head.notes.push(note);
+            record.notes.push(note);
             return Ok(());
         }
     };
@@ -83,12 +83,7 @@ pub(super) fn measure(
 }
 
 /// Adds a mesh's figures; the first mesh is the reference for the others.
-fn add(
-    record: &mut ControlPlaneRecord,
-    services: u32,
-    seen: &ReachedMesh,
-    smallest: &mut Option<f64>,
-) {
+fn add(record: &mut Record, services: u32, seen: &ReachedMesh, smallest: &mut Option<f64>) {
     let what = format!("a sidecar that uses {USED} of {services} services");
     let rss = middle(&seen.rss);
     record.add(&what, "RSS, median of its starts", (rss, "MB"), None);
@@ -191,8 +186,8 @@ impl<'a> Mesh<'a> {
         let control = Control::start(lab, &name, &config, tls, place, &[])?;
         let token = control.token(lab, &format!("{NAMESPACE}/client"))?;
         let of_server = control.token(lab, &format!("{NAMESPACE}/server"))?;
-        let echo = network.start_echo(
-            lab,
+        let echo = lab.start_pod_echo(
+            network,
             &server,
             &format!("reach-{services}-echo"),
             (&[HTTP_PORT], &[]),

@@ -20,7 +20,7 @@ pub(super) struct BenchControlPlaneArgs {
     #[arg(long, value_name = "N")]
     workloads: Option<u32>,
     /// Simulated proxies, at most as many as workloads [default: 2000].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     proxies: Option<u32>,
     /// Services that each proxy uses; one of them is the same for all.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]

@@ -5,7 +5,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use voile_host::interrupt;
-use voile_report::side_record::SideRecord;
+use voile_report::record::Record;
+use voile_report::scenes;
 
 /// Wrong usage, as opposed to a run that failed.
 pub(super) const USAGE: u8 = 2;
@@ -52,34 +53,34 @@ fn ended(why: String) -> (u8, String) {
 }
 
 /// Ends the command of a side experiment: [`show`] with the folder `out`, or one by the name of the record and its start time.
-pub(super) fn finish<R: SideRecord>(
-    record: &R,
+pub(super) fn finish(
+    record: &Record,
     out: Option<&Path>,
     json: bool,
     broken: Option<String>,
 ) -> Done {
-    let name = record.file().trim_end_matches(".json");
-    let default = || voile_lab::default_folder(name, &record.head().started_at);
+    let experiment = &record.experiment;
+    let default = || voile_lab::default_folder(&experiment.name, &experiment.started_at);
     let folder = out.map_or_else(default, Path::to_owned);
     show(record, Some(&folder), json, broken)
 }
 
 /// Writes a record, if a folder is given, and prints it. `broken` is the reason for an early end; it comes last.
-pub(super) fn show<R: SideRecord>(
-    record: &R,
+pub(super) fn show(
+    record: &Record,
     folder: Option<&Path>,
     json: bool,
     broken: Option<String>,
 ) -> Done {
     // A folder that cannot be written must not hide the figures.
-    let written = folder.map_or(Ok(()), |folder| voile_lab::write_side(record, folder));
+    let written = folder.map_or(Ok(()), |folder| voile_lab::write_scene(record, folder));
     if json {
-        print!("{}", voile_lab::side_json(record).map_err(failed)?);
+        print!("{}", voile_lab::scene_json(record).map_err(failed)?);
     } else {
-        for note in &record.head().notes {
+        for note in &record.notes {
             println!("{note}\n");
         }
-        print!("{}", record.for_terminal());
+        print!("{}", scenes::terminal(record));
     }
     written.map_err(failed)?;
     if let Some(folder) = folder {
@@ -94,7 +95,7 @@ pub(super) fn show<R: SideRecord>(
         Some(folder) => format!("the measured figures are in {}", folder.display()),
         None => "the measured figures are shown".to_owned(),
     };
-    match (broken, record.shortcoming()) {
+    match (broken, scenes::shortcoming(record)) {
         (Some(why), _) => Err(ended(format!("{why}; {}", kept()))),
         (None, _) if interrupt::asked() => Err(ended(format!("interrupted; {}", kept()))),
         (None, Some(why)) => Err(failed(why.to_owned())),

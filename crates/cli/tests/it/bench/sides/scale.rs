@@ -12,10 +12,16 @@ fn json(folder: &Path, name: &str) -> serde_json::Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// Value of this figure, in the record's own mesh or in one of its sizes.
-fn seen(mesh: &serde_json::Value, what: &str, measure: &str) -> f64 {
-    let figures = mesh["figures"].as_array().expect("figures");
-    let found = figures.iter().find(|figure| {
+/// Value of this figure in the record's own mesh.
+fn seen(record: &serde_json::Value, what: &str, measure: &str) -> f64 {
+    seen_in(record, &serde_json::Value::Null, what, measure)
+}
+
+/// Value of this figure in the mesh of that slice.
+fn seen_in(record: &serde_json::Value, part: &serde_json::Value, what: &str, measure: &str) -> f64 {
+    let figures = record["scene"]["findings"].as_array().expect("figures");
+    let own = |figure: &&serde_json::Value| figure["of"]["part"] == *part;
+    let found = figures.iter().filter(own).find(|figure| {
         let is = |field: &str, word: &str| {
             figure[field]
                 .as_str()
@@ -24,7 +30,7 @@ fn seen(mesh: &serde_json::Value, what: &str, measure: &str) -> f64 {
         is("what", what) && is("measure", measure)
     });
     let found = found.unwrap_or_else(|| panic!("no figure `{what}: {measure}` in {figures:#?}"));
-    found["seen"].as_f64().expect("a number")
+    found["value"]["median"].as_f64().expect("a number")
 }
 
 /// Draws the record again from its data.
@@ -82,9 +88,10 @@ fn a_control_plane_is_measured_in_two_sizes_and_everybody_renews_without_a_faile
     }
     assert!(seen(&record, "20 proxies renew", "proxies out of sync") == 0.0);
     assert!(seen(&record, "one endpoint changes", "the last told") > 0.0);
-    let small = &record["sizes"][0];
-    assert_eq!(small["services"], 6);
-    assert!(seen(small, "killed", "until all are in sync") > 0.0);
+    let small = &record["runs"][1];
+    assert_eq!(small["measured"]["services"], 6.0);
+    let part = &small["mode"];
+    assert!(seen_in(&record, part, "killed", "until all are in sync") > 0.0);
     let told = String::from_utf8_lossy(&ran.stdout);
     assert!(
         told.contains("linear or better") || told.contains("MORE THAN LINEAR"),

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::contestants::contestant::{ExpectedOutput, RecordedOutput, lines};
-use crate::contestants::instance::SERVER;
 use crate::definition::{AccessLog, PeerFeatures};
+use crate::machine::instance::SERVER;
 
 /// Ends of a connection manager's own fields and of a TCP proxy's, as the templates write them.
 const HTTP_END: &str = "          generate_request_id: false\n";

@@ -8,11 +8,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::contestants::contestant::{ExpectedOutput, RecordedOutput};
-use crate::contestants::instance::CONTROL;
 use crate::contestants::programs::command_output::output;
 use crate::definition::{
     FORGED, MatchedRule, PeerFeatures, PolicyAction, RefusalKind, generated_resources,
 };
+use crate::machine::instance::CONTROL;
 use crate::plan::{ContestantSetup, RequestPath};
 use crate::shared_processes::Lab;
 

@@ -4,16 +4,18 @@ use voile_host::child::SupervisedChild;
 use voile_host::ready::Probe;
 
 use super::{HTTP, Ingress, RunningIngress};
-use crate::agent::Echo;
+use crate::contestants::effect_evidence::{
+    EffectEvidence, ListenerOwners, Page, READY_PATH, Renewal,
+};
 use crate::contestants::generations::Generations;
-use crate::contestants::instance::INGRESS;
 use crate::contestants::programs::voile::{kill, second};
 use crate::contestants::retired_processes::RetiredProcesses;
 use crate::contestants::served_process::SECOND;
 use crate::definition::EventAction;
+use crate::machine::instance::INGRESS;
+use crate::network::Echo;
 use crate::plan::RequestPath;
 use crate::process::Process;
-use crate::run::effect_evidence::{EffectEvidence, ListenerOwners, Page, READY_PATH, Renewal};
 use crate::shared_processes::{Lab, STOP_GRACE};
 
 /// Target of the changed policies.

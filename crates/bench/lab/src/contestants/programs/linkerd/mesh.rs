@@ -9,8 +9,8 @@ use serde_json::json;
 use super::{
     DIRECT_VIRTUAL, SEALED_HTTP_PORT, SEALED_TCP_PORT, SERVER_VIRTUAL, STAGE_VIRTUAL, STAGES,
 };
-use crate::agent::Echo;
 use crate::contestants::certificates::{self, Leaf};
+use crate::network::Echo;
 use crate::network::{HTTP_PORT, INBOUND, TCP_PORT};
 
 /// Names in certificates, as Linkerd makes them of service accounts.

@@ -9,17 +9,17 @@ use voile_host::ready::Probe;
 
 use super::waypoint::WaypointProgram;
 use super::{ADMIN, NODE_ACCOUNT, NodePlan, Nodes, Program, RunningNodes, StartedNode};
+use crate::contestants::effect_evidence::{
+    CertificateListener, EffectEvidence, ListenerOwners, Page, Renewal, TUNNELS_ALPN,
+};
 use crate::contestants::generations::Generations;
-use crate::contestants::instance::{HBONE, WAYPOINT};
 use crate::contestants::programs::voile::kill;
 use crate::contestants::retired_processes::RetiredProcesses;
 use crate::contestants::served_process::SECOND;
 use crate::definition::EventAction;
+use crate::machine::instance::{HBONE, WAYPOINT};
 use crate::network::{HTTP_PORT, Network, Pod, TCP_PORT};
 use crate::plan::RequestPath;
-use crate::run::effect_evidence::{
-    CertificateListener, EffectEvidence, ListenerOwners, Page, Renewal, TUNNELS_ALPN,
-};
 use crate::shared_processes::Lab;
 
 /// Target of the changed policies: the waypoint.
@@ -64,7 +64,7 @@ impl SecondServer {
             format!("{prefix}-second"),
             (&[HTTP_PORT][..], &[TCP_PORT][..]),
         );
-        let echo = network.start_echo(lab, &pod, &name, ports, &["--name", SECOND])?;
+        let echo = lab.start_pod_echo(network, &pod, &name, ports, &["--name", SECOND])?;
         Ok(Self { pod, echo })
     }
 }

@@ -11,15 +11,15 @@ use voile_host::ready::Probe;
 use super::{ADMIN, METRICS, READINESS};
 use crate::contestants::certificates;
 use crate::contestants::contestant::SERVER_ID;
-use crate::contestants::instance::{HBONE, Hop, Instance, WAYPOINT, WatchPoint};
+use crate::contestants::effect_evidence::READY_PATH;
 use crate::contestants::listeners::fill;
 use crate::contestants::pair::{STATUS_PORT, write};
 use crate::contestants::programs::envoy::statistics;
 use crate::contestants::programs::voile::{self, metric, tell};
 use crate::definition::Variant;
 use crate::find;
+use crate::machine::instance::{HBONE, Hop, Instance, WAYPOINT, WatchPoint};
 use crate::network::{HTTP_PORT, Pod, TCP_PORT};
-use crate::run::effect_evidence::READY_PATH;
 use crate::shared_processes::Lab;
 
 const MESH: &str = include_str!("../../../../../../../benchmarks/voile/mesh-waypoint.yaml");

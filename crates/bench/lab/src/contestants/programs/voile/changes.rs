@@ -7,16 +7,17 @@ use voile_host::child::SupervisedChild;
 use voile_host::ready::Probe;
 
 use super::{CLIENT, RunningVoile, SERVER, Voile, VoileSidecar};
-use crate::agent::{AgentProgram, Echo};
+use crate::agent::AgentProgram;
+use crate::contestants::effect_evidence::{
+    CertificateListener, EffectEvidence, ListenerOwners, Page, Renewal, SIDECARS_ALPN,
+};
 use crate::contestants::generations::Generations;
 use crate::contestants::served_process::SECOND;
 use crate::definition::EventAction;
+use crate::network::Echo;
 use crate::network::INBOUND;
 use crate::plan::RequestPath;
 use crate::process::Process;
-use crate::run::effect_evidence::{
-    CertificateListener, EffectEvidence, ListenerOwners, Page, Renewal, SIDECARS_ALPN,
-};
 use crate::shared_processes::{HTTP, Lab, STOP_GRACE, TCP, start_echo_bound};
 
 /// Text of the mesh's policy before the settings of ports.
@@ -32,7 +33,7 @@ pub(crate) fn second(lab: &Lab<'_>, folder: &Path) -> Result<(Echo, Vec<Process>
             sink: false,
             second: true,
         };
-        let (process, addresses) = far.start(lab, what)?;
+        let (process, addresses) = lab.start_there(far, what)?;
         let [http, tcp] = addresses[..] else {
             return Err("the agent's second server has no listen address".to_owned());
         };

@@ -9,11 +9,11 @@ use voile_host::ready::{Probe, http_get};
 use super::{LOCAL, Ports, SERVER, Voile, VoileSidecar, local_port};
 use crate::agent::{AgentConnection, AgentProgram, VoileOrder};
 use crate::contestants::contestant::{ExpectedOutput, RecordedOutput};
+use crate::contestants::effect_evidence::READY_PATH;
 use crate::contestants::served_process::{ServedProcess, place};
 use crate::definition::{FORGED, MatchedRule, PolicyAction, RefusalKind};
 use crate::plan::ContestantSetup;
 use crate::process::Process;
-use crate::run::effect_evidence::READY_PATH;
 use crate::shared_processes::Lab;
 
 /// The counters of Istio's standard metrics.
@@ -90,7 +90,7 @@ impl Voile {
             root: read(&state.join("root-cert.pem"))?,
             token: read(token_file)?,
         };
-        let (process, _) = far.start(lab, AgentProgram::Voile(Box::new(order)))?;
+        let (process, _) = lab.start_there(far, AgentProgram::Voile(Box::new(order)))?;
         let nowhere = SocketAddr::new(LOCAL, 0);
         Ok(VoileSidecar {
             process: Process::There(process),

@@ -8,7 +8,7 @@ use super::numbered_resources::host;
 use super::{CLIENT_ADDRESS, DIRECT_VIRTUAL, PORTS, RunningVoile, SERVER_VIRTUAL};
 use crate::contestants::captured::{Calls, CapturedPods};
 use crate::contestants::contestant::{CellRoute, IdentityProbe};
-use crate::contestants::instance::{CLIENT, Hop, SERVER};
+use crate::machine::instance::{CLIENT, Hop, SERVER};
 use crate::network::{INBOUND, OUTBOUND};
 use crate::plan::RequestPath;
 use crate::shared_processes::Lab;

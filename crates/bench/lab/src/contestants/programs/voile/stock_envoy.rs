@@ -14,8 +14,9 @@ use crate::contestants::contestant::peers_folder;
 use crate::contestants::pair::{STATUS_PORT, write};
 use crate::contestants::programs::command_output::output;
 use crate::contestants::programs::envoy::{marking, with_file};
+use crate::definition::ENVOY_XDS;
 use crate::definition::Variant;
-use crate::find::{self, ENVOY_XDS};
+use crate::find;
 use crate::shared_processes::{Lab, READY_BOUND};
 
 /// Differences of its work from the others.
@@ -127,7 +128,7 @@ fn marked(bootstrap: &str, role: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contestants::instance::SERVER;
+    use crate::machine::instance::SERVER;
 
     #[test]
     fn what_it_is_started_with_is_what_was_exported_and_a_mark() {

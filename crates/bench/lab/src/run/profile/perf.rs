@@ -9,9 +9,9 @@ use voile_host::child::{Output, SupervisedChild};
 use voile_report::profile::{Flame, Profile, Syscalls};
 
 use super::ProfiledCell;
-use crate::contestants::instance::Instance;
 use crate::generator::{BrokenSlice, wait_until};
 use crate::hooks::there;
+use crate::machine::instance::Instance;
 use crate::shared_processes::Lab;
 
 /// Samples a second and core: no multiple of anything that ticks.

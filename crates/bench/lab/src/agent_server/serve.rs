@@ -12,9 +12,9 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::ServerConfig;
 
-use super::link::{Link, TimedSocket, server_config};
-use super::messages::{AgentWelcome, FRAME_BYTES, Hello, PROTOCOL, boot, profile};
 use super::session::{AgentSession, AgentSettings};
+use crate::agent::link::{Link, TimedSocket, server_config};
+use crate::agent::messages::{AgentWelcome, FRAME_BYTES, Hello, PROTOCOL, boot, profile};
 use crate::environment::environment;
 use crate::find::voile_version;
 

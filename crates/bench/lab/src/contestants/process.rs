@@ -6,7 +6,7 @@ use voile_host::child::SupervisedChild;
 use voile_host::ready::Probe;
 
 use crate::agent::FarProcess;
-use crate::contestants::instance::Instance;
+use crate::machine::instance::Instance;
 use crate::shared_processes::Lab;
 
 /// A process that an experiment started. Dropping it ends it.

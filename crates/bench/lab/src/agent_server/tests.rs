@@ -5,17 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
-use super::link::{Link, TimedSocket};
-use super::messages::Echo;
-use super::messages::profile;
-use super::messages::{
-    AgentProgram, AgentReply, AgentRequest, AgentWelcome, FRAME_BYTES, Hello, PROTOCOL,
-    ProcessBound, StartCommand, VoileOrder,
-};
 use super::serve::serve_agent;
 use super::session::AgentSettings;
-use super::token::Token;
+use crate::agent::link::{Link, TimedSocket};
+use crate::agent::messages::profile;
+use crate::agent::messages::{
+    AgentProgram, AgentReply, AgentRequest, AgentWelcome, FRAME_BYTES, Hello, PROTOCOL,
+    StartCommand, VoileOrder,
+};
+use crate::agent::token::Token;
 use crate::find::peers;
+use crate::network::Echo;
+use crate::process_bounds::ProcessBound;
 
 /// `serve_agent` asks a function, so agents of tests take turns.
 static TURN: Mutex<()> = Mutex::new(());

@@ -17,8 +17,8 @@ use voile_host::sampler::{ProcessResources, Usage};
 use voile_report::record::{CellKey as Cell, SliceRun};
 
 use crate::contestants::contestant::{CellRoute, Contestant};
-use crate::contestants::instance::{CLIENT, CLIENT_NODE, Instance, WAYPOINT, is_proxy};
 use crate::generator::BrokenSlice;
+use crate::machine::instance::{CLIENT, CLIENT_NODE, Instance, WAYPOINT, is_proxy};
 use crate::plan::{REST, RequestPath, SETTLE, possible};
 use crate::shared_processes::Lab;
 

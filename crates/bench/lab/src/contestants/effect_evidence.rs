@@ -192,7 +192,7 @@ fn all_others(before: &str, now: &str) -> bool {
 
 impl EffectEvidence {
     /// In words, for the record.
-    pub(super) fn observed(&self) -> String {
+    pub(crate) fn observed(&self) -> String {
         let every = LOOK_EVERY.as_millis();
         match self {
             Self::AtOnce(words) => words.clone(),
@@ -238,7 +238,7 @@ impl EffectEvidence {
         }
     }
 
-    pub(super) fn seen(&self, route: &CellRoute) -> bool {
+    pub(crate) fn seen(&self, route: &CellRoute) -> bool {
         match self {
             Self::AtOnce(_) => true,
             Self::Plaintext(address, open) => {

@@ -11,8 +11,8 @@ use voile_report::profile::{HopSeen, Profile};
 use voile_report::record::{SliceRun, ValueKind};
 
 use crate::contestants::contestant::CellRoute;
-use crate::contestants::instance::{Hop, Instance};
 use crate::generator::{BrokenSlice, GeneratorRequest, wait_until};
+use crate::machine::instance::{Hop, Instance};
 use crate::packet_capture::{HopCapture, MAX_ANSWERS, PacketCapture, Window};
 use crate::shared_processes::Lab;
 use crate::slice::measure;

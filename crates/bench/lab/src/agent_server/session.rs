@@ -13,22 +13,22 @@ use voile_host::ports::{forget, free_port};
 use voile_host::sampler::{ProcessResources, Usage};
 use voile_report::profile::Flame;
 
-use super::link::{Link, hung_up};
-use super::messages::{
-    AgentProgram, AgentReply, AgentRequest, ClockReading, Echo, FRAME_BYTES, ProcessBound,
-    StartCommand, StartedProcess,
+use crate::agent::link::{Link, hung_up};
+use crate::agent::messages::{
+    AgentProgram, AgentReply, AgentRequest, ClockReading, FRAME_BYTES, StartCommand, StartedProcess,
 };
-use super::token::Token;
+use crate::agent::token::Token;
 use crate::calibration::calibrate;
 use crate::contestants::agent_services;
-use crate::contestants::instance::Instance;
+use crate::contestants::effect_evidence::Page;
 use crate::contestants::served_process::ServedProcess;
 use crate::find::FoundPeers;
+use crate::machine::instance::Instance;
 use crate::machine::socket_owners::listener_owner;
+use crate::network::Echo;
 use crate::packet_capture::PacketCapture;
-use crate::process_bounds::ProcessBounds;
-use crate::profile::perf::{self, Sampling};
-use crate::run::effect_evidence::Page;
+use crate::process_bounds::{ProcessBound, ProcessBounds};
+use crate::run::profile::perf::{self, Sampling};
 use crate::shared_processes::{Lab, STOP_GRACE};
 
 /// A near end that asks nothing for so long has been forgotten: longer than any slice.

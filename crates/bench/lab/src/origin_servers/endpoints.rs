@@ -7,13 +7,13 @@ use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 use voile_report::record::Check;
 
-use crate::agent::Echo;
+use crate::checks::check;
 use crate::contestants::contestant::CellRoute;
-use crate::contestants::instance::{Hop, Instance};
+use crate::machine::instance::{Hop, Instance};
+use crate::network::Echo;
 use crate::origin_servers::OriginServers;
 use crate::packet_capture::HopCapture;
 use crate::process::Process;
-use crate::proofs::checks::check;
 use crate::shared_processes::{HTTP, Lab};
 
 /// Response time of an endpoint, and of the last endpoint. It is long enough for balancers that count pending requests to see a
