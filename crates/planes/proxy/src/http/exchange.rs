@@ -20,7 +20,8 @@ use super::io::Io;
 use super::limits::KEEP_ALIVE_MARGIN;
 use super::reply::Reply;
 use super::role::{
-    ConnectFailure, Exchange, Grpc, HttpRole, RequestRoute, ResponseFlag, UpstreamHttp,
+    BODY_TOO_LARGE, ConnectFailure, Exchange, Grpc, HttpRole, RequestRoute, ResponseFlag,
+    Revocation, UpstreamHttp,
 };
 use super::timer::Timer;
 use super::tunnel::TunnelDirection;
@@ -32,9 +33,6 @@ use crate::http2::websocket;
 
 /// The authority of an HTTP/1.0 request without one, where the role has none. A strict receiver would refuse an empty `Host`.
 const NO_AUTHORITY: &str = "localhost";
-
-/// Details of an exchange whose client went away.
-pub(super) const GONE: &str = "downstream_remote_disconnect";
 
 /// Facts about a request that outlive the borrow of its head.
 #[derive(Clone, Copy)]
@@ -129,17 +127,63 @@ impl<'a> Local<'a> {
 enum OpenedExchange<U> {
     Stream(U),
     Failed(ConnectFailure),
-    ClientGone,
-    /// All the time that there was for the answer is over.
-    Expired,
+    /// The exchange ended before.
+    Ended(FlightEnd),
 }
 
-/// Details of a response timeout.
-const LATE: &str = "response_timeout";
+/// Our answer to the end of a flight without an own answer.
+fn own_words(landing: FlightEnd, begun: bool, revocation: &Revocation) -> Local<'static> {
+    use ResponseFlag as Flag;
+    match landing {
+        FlightEnd::RequestBody(error) => {
+            Local::new(400, Flag::DownstreamProtocolError, error.reason())
+        }
+        FlightEnd::TooLarge => Local::new(413, Flag::DownstreamProtocolError, BODY_TOO_LARGE),
+        FlightEnd::Timeout | FlightEnd::Expired => {
+            Local::new(504, Flag::UpstreamRequestTimeout, "response_timeout")
+        }
+        FlightEnd::Idle => Local::new(408, Flag::StreamIdleTimeout, "stream_idle_timeout"),
+        FlightEnd::Revoked => Local {
+            reason: revocation.told,
+            ..Local::new(revocation.status, revocation.flag, revocation.details)
+        },
+        FlightEnd::Upstream(DownloadError::Head(reject)) => {
+            Local::new(502, Flag::UpstreamProtocolError, reject.reason())
+        }
+        FlightEnd::Upstream(DownloadError::Body(error)) => {
+            Local::new(502, Flag::UpstreamProtocolError, error.reason())
+        }
+        FlightEnd::Upstream(DownloadError::Interim) => Local::new(
+            502,
+            Flag::UpstreamProtocolError,
+            "too_many_interim_responses",
+        ),
+        FlightEnd::Done | FlightEnd::ClientGone | FlightEnd::Upstream(_) => {
+            let details = match begun {
+                false => "upstream_reset_before_response",
+                true => "upstream_reset_after_response_started",
+            };
+            Local::new(503, Flag::UpstreamConnectionTermination, details)
+        }
+    }
+}
 
-/// Returns true if the response timed out; the caller asks after all of the request was received.
-fn is_over<R: HttpRole>(route: &RequestRoute<R>, timer: &mut Timer, cx: &mut Context<'_>) -> bool {
-    let deadline = route.deadline();
+fn client_gone(tally: &mut ExchangeRecord) -> AfterExchange {
+    tally.flag = ResponseFlag::DownstreamConnectionTermination;
+    tally.details = "downstream_remote_disconnect";
+    AfterExchange::Cut
+}
+
+/// Returns true if the response timed out. A tunnel has no end that could be waited for.
+fn is_over<R: HttpRole>(
+    route: &RequestRoute<R>,
+    facts: ExchangeFacts,
+    upload: &Upload,
+    timer: &mut Timer,
+    cx: &mut Context<'_>,
+) -> bool {
+    let limited = upload.received() && !facts.asked.connect;
+    let deadline = limited.then(|| route.deadline()).flatten();
     deadline.is_some_and(|deadline| timer.passed(cx, deadline))
 }
 
@@ -223,7 +267,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             }
             (Err(error), Ok(route)) => {
                 let local = Local::new(400, ResponseFlag::DownstreamProtocolError, error.reason());
-                let after = self.answer(facts, local, None, &mut tally).await;
+                let after = Box::pin(self.answer(facts, local, None, &mut tally)).await;
                 (after, Some(route.ticket))
             }
             // Boxed: it is rare, and every idle connection would pay for its size.
@@ -328,23 +372,9 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         // A tunnel needs a fresh upstream connection.
         let mut stale = facts.asked.connect;
         loop {
-            self.number_attempt(tally);
-            (route.observer.iter()).for_each(|one| one.seeks_connection());
-            let pooled = (!stale).then(|| self.checkout(route, facts)).flatten();
-            tally.reused = pooled.is_some();
-            let mut upstream = match pooled {
-                Some(stream) => stream,
-                None => match self.open(route, facts, upload.received()).await {
-                    OpenedExchange::Stream(stream) => stream,
-                    OpenedExchange::ClientGone => return self.client_gone(upload, tally),
-                    OpenedExchange::Expired => return self.expired(facts, upload, tally).await,
-                    OpenedExchange::Failed(failure) => {
-                        if self.dials_again(route, &failure, upload, tally).await {
-                            continue;
-                        }
-                        return self.unreachable(facts, &failure, upload, tally).await;
-                    }
-                },
+            let mut upstream = match self.reach(facts, route, upload, tally, stale).await {
+                Ok(upstream) => upstream,
+                Err(after) => return after,
             };
             if let Upstream::Http2(stream) = &upstream {
                 tally.reused = stream.is_reused() && !stale;
@@ -387,6 +417,37 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                 .await;
             self.keep(route, landing, (upload, download), upstream, tally);
             return after;
+        }
+    }
+
+    /// A connection or stream for the next attempt, a fresh one after a `stale` one; otherwise the exchange is over.
+    async fn reach(
+        &mut self,
+        facts: ExchangeFacts,
+        route: &mut RequestRoute<R>,
+        upload: &mut Upload,
+        tally: &mut ExchangeRecord,
+        stale: bool,
+    ) -> Result<Upstream<R::Upstream>, AfterExchange> {
+        loop {
+            self.number_attempt(tally);
+            (route.observer.iter()).for_each(|one| one.seeks_connection());
+            let pooled = (!stale).then(|| self.checkout(route, facts)).flatten();
+            tally.reused = pooled.is_some();
+            if let Some(stream) = pooled {
+                return Ok(stream);
+            }
+            match self.open(route, facts, upload).await {
+                OpenedExchange::Stream(stream) => return Ok(stream),
+                OpenedExchange::Ended(end) => {
+                    return Err(Box::pin(self.give_up(end, facts, Some(upload), tally)).await);
+                }
+                OpenedExchange::Failed(failure) => {
+                    if !self.dials_again(route, &failure, upload, tally).await {
+                        return Err(self.unreachable(facts, &failure, upload, tally).await);
+                    }
+                }
+            }
         }
     }
 
@@ -514,7 +575,6 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             return false;
         }
         let mut sleep = Box::pin(tokio::time::sleep(pause));
-        let received = upload.received();
         let Some(work) = &mut self.work else {
             return false;
         };
@@ -525,8 +585,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         };
         poll_fn(|cx| match sleep.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending if received && client.is_gone(cx) => Poll::Ready(false),
-            Poll::Pending => Poll::Pending,
+            Poll::Pending => client.poll_gone(cx, upload).map(|_| false),
         })
         .await
     }
@@ -545,19 +604,18 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             ..Local::new(failure.status, failure.flag, failure.details)
         };
         tally.request_body = upload.body_bytes;
-        self.answer(facts, local, Some(upload), tally).await
+        Box::pin(self.answer(facts, local, Some(upload), tally)).await
     }
 
     async fn open(
         &mut self,
         route: &RequestRoute<R>,
         facts: ExchangeFacts,
-        received: bool,
+        upload: &mut Upload,
     ) -> OpenedExchange<Upstream<R::Upstream>> {
-        let limited = received && !facts.asked.connect;
         let mut connecting = Box::pin(connect(self.worker, self.role, route, facts.websocket));
         let Some(work) = &mut self.work else {
-            return OpenedExchange::ClientGone;
+            return OpenedExchange::Ended(FlightEnd::ClientGone);
         };
         let mut client = ExchangeClient {
             stream: &mut self.stream,
@@ -567,27 +625,15 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         poll_fn(|cx| match connecting.as_mut().poll(cx) {
             Poll::Ready(Ok(stream)) => Poll::Ready(OpenedExchange::Stream(stream)),
             Poll::Ready(Err(failure)) => Poll::Ready(OpenedExchange::Failed(failure)),
-            Poll::Pending if received && client.is_gone(cx) => {
-                Poll::Ready(OpenedExchange::ClientGone)
-            }
-            Poll::Pending if limited && is_over(route, client.timer, cx) => {
-                Poll::Ready(OpenedExchange::Expired)
-            }
-            Poll::Pending => Poll::Pending,
+            Poll::Pending => match client.poll_gone(cx, upload) {
+                Poll::Ready(end) => Poll::Ready(OpenedExchange::Ended(end)),
+                Poll::Pending if is_over(route, facts, upload, client.timer, cx) => {
+                    Poll::Ready(OpenedExchange::Ended(FlightEnd::Expired))
+                }
+                Poll::Pending => Poll::Pending,
+            },
         })
         .await
-    }
-
-    /// The request timed out before any attempt reached an endpoint.
-    async fn expired(
-        &mut self,
-        facts: ExchangeFacts,
-        upload: &mut Upload,
-        tally: &mut ExchangeRecord,
-    ) -> AfterExchange {
-        tally.request_body = upload.body_bytes;
-        let local = Local::new(504, ResponseFlag::UpstreamRequestTimeout, LATE);
-        self.answer(facts, local, Some(upload), tally).await
     }
 
     /// Returns true if the response is the connection's last.
@@ -642,10 +688,8 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             if let Some(answer) = flight.download.take_news() {
                 role.answers(&route.ticket, answer);
             }
-            // A tunnel has no end that could be waited for.
-            let limited = flight.upload.received() && !facts.asked.connect;
             match polled {
-                Poll::Pending if limited && is_over(route, client.timer, cx) => {
+                Poll::Pending if is_over(route, facts, flight.upload, client.timer, cx) => {
                     Poll::Ready(FlightEnd::Expired)
                 }
                 polled => polled,
@@ -654,11 +698,21 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         .await
     }
 
-    fn client_gone(&self, upload: &Upload, tally: &mut ExchangeRecord) -> AfterExchange {
-        tally.request_body = upload.body_bytes;
-        tally.flag = ResponseFlag::DownstreamConnectionTermination;
-        tally.details = GONE;
-        AfterExchange::Cut
+    /// Ends an exchange of which the client has received nothing.
+    pub(super) async fn give_up(
+        &mut self,
+        landing: FlightEnd,
+        facts: ExchangeFacts,
+        upload: Option<&mut Upload>,
+        tally: &mut ExchangeRecord,
+    ) -> AfterExchange {
+        tally.request_body = upload.as_ref().map_or(0, |upload| upload.body_bytes);
+        if landing == FlightEnd::ClientGone {
+            return client_gone(tally);
+        }
+        let rest = upload.filter(|_| landing != FlightEnd::Idle);
+        let local = own_words(landing, false, &R::REVOCATION);
+        self.answer(facts, local, rest, tally).await
     }
 
     /// Turns the end of a flight into the client's response and the record.
@@ -670,7 +724,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         download: &mut Download,
         tally: &mut ExchangeRecord,
     ) -> AfterExchange {
-        let local = match landing {
+        match landing {
             FlightEnd::Done => {
                 tally.details = "via_upstream";
                 return match download.persist && upload.ends_soon() {
@@ -680,48 +734,12 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                     },
                 };
             }
-            FlightEnd::ClientGone => return self.client_gone(upload, tally),
-            FlightEnd::RequestBody(error) => {
-                Local::new(400, ResponseFlag::DownstreamProtocolError, error.reason())
-            }
-            FlightEnd::Timeout | FlightEnd::Expired => {
-                Local::new(504, ResponseFlag::UpstreamRequestTimeout, LATE)
-            }
-            FlightEnd::Idle => {
-                Local::new(408, ResponseFlag::StreamIdleTimeout, "stream_idle_timeout")
-            }
-            FlightEnd::Revoked => Local {
-                reason: R::REVOCATION.told,
-                ..Local::new(
-                    R::REVOCATION.status,
-                    R::REVOCATION.flag,
-                    R::REVOCATION.details,
-                )
-            },
-            FlightEnd::Upstream(DownloadError::Head(reject)) => {
-                Local::new(502, ResponseFlag::UpstreamProtocolError, reject.reason())
-            }
-            FlightEnd::Upstream(DownloadError::Body(error)) => {
-                Local::new(502, ResponseFlag::UpstreamProtocolError, error.reason())
-            }
-            FlightEnd::Upstream(DownloadError::Interim) => Local::new(
-                502,
-                ResponseFlag::UpstreamProtocolError,
-                "too_many_interim_responses",
-            ),
-            FlightEnd::Upstream(_) if download.status == 0 => Local::new(
-                503,
-                ResponseFlag::UpstreamConnectionTermination,
-                "upstream_reset_before_response",
-            ),
-            FlightEnd::Upstream(_) => Local::new(
-                502,
-                ResponseFlag::UpstreamConnectionTermination,
-                "upstream_reset_after_response_started",
-            ),
-        };
+            FlightEnd::ClientGone => return client_gone(tally),
+            _ => {}
+        }
         let begun = download.stalled || (download.status != 0 && download.head_started);
         if begun {
+            let local = own_words(landing, download.status != 0, &R::REVOCATION);
             tally.flag = local.flag;
             tally.details = local.details;
             // With a known length, missing bytes show the cut; with a body that ends at the close, only a reset shows it.
@@ -731,8 +749,8 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                 AfterExchange::Cut
             };
         }
-        let rest = (landing != FlightEnd::Idle).then_some(upload);
-        self.answer(facts, local, rest, tally).await
+        // Boxed: it is rare, and every idle connection would pay for its size.
+        Box::pin(self.give_up(landing, facts, Some(upload), tally)).await
     }
 
     /// After 101, or 2xx to CONNECT: bytes both ways until both sides ended. Recorded here, since the buffers move into the directions.

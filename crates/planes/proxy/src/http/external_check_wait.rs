@@ -14,31 +14,17 @@ use voile_http1::{Body, BodyError, Framing};
 
 use super::buffers::Buffer;
 use super::connection::{AfterExchange, ConnectionWork, Http1Connection};
-use super::exchange::{ExchangeFacts, ExchangeRecord, GONE, Local, edit};
+use super::exchange::{ExchangeFacts, ExchangeRecord, Local, edit};
 use super::external_check::{BodyPrefix, BodyWanted, Pending};
-use super::flight::ExchangeClient;
+use super::flight::{ExchangeClient, FlightEnd};
 use super::head::HttpHead;
 use super::io::Io;
-use super::limits::BUFFER_BYTES;
-use super::role::{BODY_TOO_LARGE, HttpRole, RequestRoute, ResponseFlag, RoleRefusal};
-use super::upload::{Upload, UploadError};
+use super::role::{HttpRole, RequestRoute, RoleRefusal};
+use super::upload::Upload;
 
 /// Framing that a body may cost beyond its own bytes while it is held, in bytes: chunks of one byte each are a way to make
 /// a proxy hold six times what they carry.
 const MAX_HELD_FRAMING: usize = 64 * 1024;
-
-/// Reason for dropping a question, or its answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ConsultError {
-    /// The client went away.
-    ClientGone,
-    /// Its body is not what its head promised.
-    Body(BodyError),
-    /// Its body is longer than may be shown.
-    TooLarge,
-    /// It sends too slowly.
-    Idle,
-}
 
 impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     /// Handles a request that the role does not let pass at once: asks about it, or answers it.
@@ -55,8 +41,8 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             let upload = match &mut upload {
                 Ok(upload) => upload,
                 Err(error) => {
-                    let why = ConsultError::Body(*error);
-                    let after = self.interrupted(facts, why, None, tally).await;
+                    let why = FlightEnd::RequestBody(*error);
+                    let after = self.give_up(why, facts, None, tally).await;
                     return (after, refusal.ticket);
                 }
             };
@@ -76,7 +62,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                 }
                 Ok(Err(decided)) => refusal = decided,
                 Err(why) => {
-                    let after = self.interrupted(facts, why, Some(upload), tally).await;
+                    let after = self.give_up(why, facts, Some(upload), tally).await;
                     return (after, refusal.ticket);
                 }
             }
@@ -98,42 +84,13 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         (after, refusal.ticket)
     }
 
-    /// Ends a request whose question, or its answer, was dropped.
-    async fn interrupted(
-        &mut self,
-        facts: ExchangeFacts,
-        why: ConsultError,
-        upload: Option<&mut Upload>,
-        tally: &mut ExchangeRecord,
-    ) -> AfterExchange {
-        use ResponseFlag as Flag;
-        tally.request_body = upload.as_ref().map_or(0, |upload| upload.body_bytes);
-        let mut rest = None;
-        let local = match why {
-            ConsultError::ClientGone => {
-                tally.flag = Flag::DownstreamConnectionTermination;
-                tally.details = GONE;
-                return AfterExchange::Cut;
-            }
-            ConsultError::Body(error) => {
-                Local::new(400, Flag::DownstreamProtocolError, error.reason())
-            }
-            ConsultError::TooLarge => {
-                rest = upload;
-                Local::new(413, Flag::DownstreamProtocolError, BODY_TOO_LARGE)
-            }
-            ConsultError::Idle => Local::new(408, Flag::StreamIdleTimeout, "stream_idle_timeout"),
-        };
-        self.answer(facts, local, rest, tally).await
-    }
-
     /// Has the role ask, and decide.
     async fn consult(
         &mut self,
         pending: Pending<R::Question>,
         framing: Framing,
         upload: &mut Upload,
-    ) -> Result<Result<RequestRoute<R>, RoleRefusal<R>>, ConsultError> {
+    ) -> Result<Result<RequestRoute<R>, RoleRefusal<R>>, FlightEnd> {
         let Pending { mut question, body } = pending;
         let shown = match body.filter(|_| !self.is_tunnelling()) {
             Some(wanted) => self.hold(wanted, framing, upload).await?,
@@ -141,7 +98,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         };
         {
             let Some(work) = &mut self.work else {
-                return Err(ConsultError::ClientGone);
+                return Err(FlightEnd::ClientGone);
             };
             let mut asking = std::pin::pin!(self.role.ask(&mut question, shown));
             let mut client = ExchangeClient {
@@ -151,12 +108,12 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             };
             poll_fn(|cx| match asking.as_mut().poll(cx) {
                 Poll::Ready(()) => Poll::Ready(Ok(())),
-                Poll::Pending => poll_gone(cx, upload, &mut client).map(Err),
+                Poll::Pending => client.poll_gone(cx, upload).map(Err),
             })
             .await?;
         }
         let Some(work) = &self.work else {
-            return Err(ConsultError::ClientGone);
+            return Err(FlightEnd::ClientGone);
         };
         let head = HttpHead::Http1(work.desk.request.head(work.input.filled()));
         Ok(self.role.answered(&head, question))
@@ -176,14 +133,14 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         wanted: BodyWanted,
         framing: Framing,
         upload: &mut Upload,
-    ) -> Result<Option<BodyPrefix>, ConsultError> {
+    ) -> Result<Option<BodyPrefix>, FlightEnd> {
         if matches!(framing, Framing::None | Framing::Length(0)) {
             return Ok(None);
         }
         self.invite(upload).await;
         let timeouts = self.worker.timeouts;
         let Some(ConnectionWork { input, .. }) = &mut self.work else {
-            return Err(ConsultError::ClientGone);
+            return Err(FlightEnd::ClientGone);
         };
         let mut holding = HeldBody {
             body: Body::new(framing),
@@ -208,14 +165,14 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                 deadline = deadline.min(whole);
             }
             match timer.passed(cx, deadline) {
-                true => Poll::Ready(Err(ConsultError::Idle)),
+                true => Poll::Ready(Err(FlightEnd::Idle)),
                 false => Poll::Pending,
             }
         })
         .await?;
         let whole = upload.received() && holding.shown.len() <= wanted.max;
         if !(whole || wanted.partial) {
-            return Err(ConsultError::TooLarge);
+            return Err(FlightEnd::TooLarge);
         }
         holding.shown.truncate(wanted.max);
         Ok(Some(BodyPrefix {
@@ -251,28 +208,6 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     }
 }
 
-/// Notices that the client gave up while a question was open. The connection reads its body ahead by one buffer, so that its
-/// end is seen behind a small body; a longer one waits in the kernel.
-fn poll_gone<S: Io>(
-    cx: &mut Context<'_>,
-    upload: &mut Upload,
-    client: &mut ExchangeClient<'_, S>,
-) -> Poll<ConsultError> {
-    let held = upload.poll_hold(cx, client.input, client.stream, BUFFER_BYTES);
-    match held {
-        Poll::Ready(Err(error)) => Poll::Ready(interrupted(error)),
-        _ if upload.received() && client.is_gone(cx) => Poll::Ready(ConsultError::ClientGone),
-        _ => Poll::Pending,
-    }
-}
-
-fn interrupted(error: UploadError) -> ConsultError {
-    match error {
-        UploadError::Body(error) => ConsultError::Body(error),
-        UploadError::Client | UploadError::Upstream => ConsultError::ClientGone,
-    }
-}
-
 /// A body that is being held.
 struct HeldBody {
     /// Removes the body's framing.
@@ -290,17 +225,18 @@ impl HeldBody {
         input: &mut Buffer,
         stream: &mut S,
         upload: &mut Upload,
-    ) -> Poll<Result<(), ConsultError>> {
+    ) -> Poll<Result<(), FlightEnd>> {
         let most = self.wanted.max + MAX_HELD_FRAMING;
         loop {
-            self.look(upload.held(input)).map_err(ConsultError::Body)?;
+            self.look(upload.held(input))
+                .map_err(FlightEnd::RequestBody)?;
             let held = self.seen - upload.begin();
             if upload.received() || self.shown.len() > self.wanted.max || held >= most {
                 return Poll::Ready(Ok(()));
             }
             // One read at a time, so that no more is held than is wanted.
             let read = upload.poll_hold(cx, input, stream, held + 1);
-            ready!(read).map_err(interrupted)?;
+            ready!(read)?;
         }
     }
 

@@ -10,7 +10,7 @@ use voile_http1::BodyError;
 use super::buffers::{Buffer, Buffers, ExchangeBuffers};
 use super::download::{Download, DownloadError, Terms};
 use super::io::Io;
-use super::limits::HttpTimeouts;
+use super::limits::{BUFFER_BYTES, HttpTimeouts};
 use super::timer::Timer;
 use super::upload::{Upload, UploadError};
 
@@ -25,6 +25,8 @@ pub(crate) enum FlightEnd {
     ClientGone,
     /// The client's body was refused.
     RequestBody(BodyError),
+    /// The client's body is longer than an external service may be shown.
+    TooLarge,
     /// No bytes moved for too long, or too slowly.
     Idle,
     /// The upstream did not begin its answer in time.
@@ -35,6 +37,15 @@ pub(crate) enum FlightEnd {
     Revoked,
 }
 
+impl From<UploadError> for FlightEnd {
+    fn from(error: UploadError) -> Self {
+        match error {
+            UploadError::Body(error) => Self::RequestBody(error),
+            UploadError::Client | UploadError::Upstream => Self::ClientGone,
+        }
+    }
+}
+
 /// The client's side of an exchange, which outlives a retry on another upstream connection.
 pub(crate) struct ExchangeClient<'a, S> {
     pub(crate) stream: &'a mut S,
@@ -43,10 +54,30 @@ pub(crate) struct ExchangeClient<'a, S> {
 }
 
 impl<S: Io> ExchangeClient<'_, S> {
-    /// Returns true if the client went away, as far as reading tells; keeps pipelined bytes while there is room for
-    /// them. A client that closed its sending side counts as gone (as for Envoy): most that do so have closed
-    /// altogether. A client that fills the buffer with pipelined bytes is not looked at any more.
-    pub(crate) fn is_gone(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Notices that the client gave up, or broke its body, before anything of the request was sent. The connection reads its
+    /// body ahead by one buffer, so that its end is seen behind a small body; a longer one waits in the kernel.
+    pub(crate) fn poll_gone(
+        &mut self,
+        cx: &mut Context<'_>,
+        upload: &mut Upload,
+    ) -> Poll<FlightEnd> {
+        if let Poll::Ready(Err(error)) = upload.poll_hold(cx, self.input, self.stream, BUFFER_BYTES)
+        {
+            return Poll::Ready(error.into());
+        }
+        match self.is_gone(cx, upload.received()) {
+            true => Poll::Ready(FlightEnd::ClientGone),
+            false => Poll::Pending,
+        }
+    }
+
+    /// Returns true if the client went away, as far as its stream tells, or reading behind a request that was received; keeps
+    /// pipelined bytes while there is room for them. A client that closed its sending side counts as gone (as for Envoy):
+    /// most that do so have closed altogether. A client that fills the buffer with pipelined bytes is not looked at any more.
+    fn is_gone(&mut self, cx: &mut Context<'_>, received: bool) -> bool {
+        if !received {
+            return self.stream.poll_gone(cx).is_ready();
+        }
         while self.input.room() > 0 {
             match self.stream.poll_readable(cx) {
                 Poll::Pending => return false,
@@ -106,7 +137,7 @@ impl<U: Io> ExchangeFlight<'_, U> {
             Poll::Ready(Err(error)) => return Poll::Ready(FlightEnd::Upstream(error)),
             Poll::Pending => {}
         }
-        if self.upload.received() && client.is_gone(cx) {
+        if client.is_gone(cx, self.upload.received()) {
             return Poll::Ready(FlightEnd::ClientGone);
         }
         match self.overdue(cx, client.timer, timeouts) {
@@ -142,10 +173,7 @@ impl<U: Io> ExchangeFlight<'_, U> {
             }
             // The upstream may have answered before it closed: its answer decides.
             Poll::Ready(Err(UploadError::Upstream)) => self.upload.broken = true,
-            Poll::Ready(Err(UploadError::Client)) => return Some(FlightEnd::ClientGone),
-            Poll::Ready(Err(UploadError::Body(error))) => {
-                return Some(FlightEnd::RequestBody(error));
-            }
+            Poll::Ready(Err(error)) => return Some(error.into()),
         }
         None
     }

@@ -27,6 +27,12 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
     /// Makes the coming drop noticeable to the peer as an error (TCP: reset instead of FIN; TLS: also no close_notify).
     fn abort(&mut self);
 
+    /// Ready once the peer has given up, however much of its data is unread. Streams that cannot tell are pending.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let _ = cx;
+        Poll::Pending
+    }
+
     /// Reports if the peer sent data or closed, by the kernel's state at this moment. Streams that cannot
     /// tell return none.
     fn news(&mut self) -> SocketEvents {

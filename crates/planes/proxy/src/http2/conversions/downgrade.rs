@@ -302,7 +302,7 @@ struct DowngradedStream {
 }
 
 impl DowngradedStream {
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         if self.complete {
             return Poll::Pending;
         }
@@ -494,7 +494,7 @@ impl AsyncRead for DowngradedStream {
         let rest = &self.inward[self.taken..];
         if rest.is_empty() && !self.at_end() {
             // A client that said all still waits for its answer.
-            return self.poll_gone(cx).map(Err);
+            return self.poll_failed(cx).map(Err);
         }
         let count = rest.len().min(buf.remaining());
         buf.put_slice(&rest[..count]);
@@ -541,11 +541,15 @@ impl Io for DowngradedStream {
         if self.taken < self.inward.len() || self.at_end() {
             return Poll::Ready(Ok(()));
         }
-        self.poll_gone(cx).map(Err)
+        self.poll_failed(cx).map(Err)
     }
 
     fn abort(&mut self) {
         self.cut(ErrorCode::INTERNAL_ERROR);
+    }
+
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_failed(cx).map(drop)
     }
 
     fn lingers(&self) -> bool {

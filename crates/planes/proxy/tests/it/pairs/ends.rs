@@ -163,18 +163,18 @@ fn a_server_that_breaks_off_gives_no_whole_answer() {
 #[test]
 fn a_server_that_cannot_be_reached_is_answered_for() {
     check_table(&[
-        // An HTTP/2 body is not read before there is a connection.
+        // To an HTTP/2 server, an HTTP/2 body is not read before there is a connection.
         (
             "nobody listens",
             PLAIN.server(Server::Missing),
-            "1→1 1→2 | 503 UF upstream_connection_failure 5/19 1: 503
-             2→1 2→2 | 503 UF upstream_connection_failure 0/19 1: 503",
+            "1→1 1→2 2→1 | 503 UF upstream_connection_failure 5/19 1: 503
+             2→2         | 503 UF upstream_connection_failure 0/19 1: 503",
         ),
         (
             "to a gRPC call",
             PLAIN.request(CALL).server(Server::Missing),
-            "1→1 1→2 | 200 UF upstream_connection_failure 20/0 1 grpc 14 0/0: 200
-             2→1 2→2 | 200 UF upstream_connection_failure 0/0 1 grpc 14 0/0: 200",
+            "1→1 1→2 2→1 | 200 UF upstream_connection_failure 20/0 1 grpc 14 0/0: 200
+             2→2         | 200 UF upstream_connection_failure 0/0 1 grpc 14 0/0: 200",
         ),
         (
             "to a tunnel of gRPC",
@@ -190,8 +190,8 @@ fn a_server_that_cannot_be_reached_is_answered_for() {
         (
             "again",
             PLAIN.server(Server::Missing).retry("connect-failure"),
-            "1→1 1→2 | 503 UF upstream_connection_failure 5/19 2: 503
-             2→1 2→2 | 503 UF upstream_connection_failure 0/19 2: 503",
+            "1→1 1→2 2→1 | 503 UF upstream_connection_failure 5/19 2: 503
+             2→2         | 503 UF upstream_connection_failure 0/19 2: 503",
         ),
     ]);
 }
@@ -285,13 +285,34 @@ fn a_client_that_gives_up_ends_its_exchange() {
             HALF.event(Event::DisconnectsWithin),
             "all | 200 DC downstream_remote_disconnect 5/4 1: left",
         ),
-        // Unmeant: a crossing does not notice that its client leaves. The connect goes on to its timeout.
+        // To an HTTP/2 server the body is not read before there is a connection.
         (
             "while a connection is opened",
             PLAIN.server(Server::Unreachable).event(Event::Leaves),
-            "1→1 1→2 | 0 DC downstream_remote_disconnect 5/0 1: left
-             2→1     | 503 UF upstream_connection_failure 0/0 1: left
-             2→2     | 0 DR http2.remote_reset 0/0 1: left",
+            "1→1 1→2 2→1 | 0 DC downstream_remote_disconnect 5/0 1: left
+             2→2         | 0 DR http2.remote_reset 0/0 1: left",
+        ),
+        (
+            "while a connection is opened, within its body",
+            PLAIN
+                .request(UNFINISHED)
+                .server(Server::Unreachable)
+                .event(Event::Leaves),
+            "1→1 1→2 2→1 | 0 DC downstream_remote_disconnect 5/0 1: left
+             2→2         | 0 DR http2.remote_reset 0/0 1: left",
+        ),
+        // A connection of HTTP/1.1 that ends behind more than one buffer is not noticed before there is a connection.
+        (
+            "while a connection is opened, with a long body",
+            PLAIN
+                .request(Request {
+                    body: Body::Large,
+                    ..POST
+                })
+                .server(Server::Unreachable)
+                .event(Event::Leaves),
+            "2→1 | 0 DC downstream_remote_disconnect */0 1: left
+             2→2 | 0 DR http2.remote_reset */0 1: left",
         ),
         // Unmeant: a crossing takes this, too, for the end of the client's connection.
         (
@@ -385,16 +406,16 @@ fn a_limit_ends_the_exchange() {
         (
             "a connect",
             PLAIN.server(Server::Unreachable).limit(Limit::Connect),
-            "1→1 1→2 | 503 UF upstream_connection_failure 5/25 1: 503
-             2→1 2→2 | 503 UF upstream_connection_failure 0/25 1: 503",
+            "1→1 1→2 2→1 | 503 UF upstream_connection_failure 5/25 1: 503
+             2→2         | 503 UF upstream_connection_failure 0/25 1: 503",
         ),
-        // Unmeant: the time of an answer begins when the body was read, which HTTP/2 does only once there is a connection.
-        // The timeout of the connect ends this one.
+        // Unmeant: the time of an answer begins when the body was read, which from HTTP/2 to HTTP/2 happens only once there
+        // is a connection. The timeout of the connect ends this one.
         (
             "an answer, while a connection is opened",
             PLAIN.server(Server::Unreachable).limit(Limit::Answer),
-            "1→1 1→2 | 504 UT response_timeout 5/17 1: 504
-             2→1 2→2 | 503 UF upstream_connection_failure 0/25 1: 503",
+            "1→1 1→2 2→1 | 504 UT response_timeout 5/17 1: 504
+             2→2         | 503 UF upstream_connection_failure 0/25 1: 503",
         ),
         (
             "the head of an answer",
