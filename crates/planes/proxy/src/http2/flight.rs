@@ -261,11 +261,8 @@ impl<'a> StreamFlight<'a> {
             ResponsePath::Body(pump) => (true, pump.stalled, pump.bytes),
             _ => (false, false, 0),
         };
-        if let Some(limit) = self.limit.filter(|_| self.up.is_done()) {
-            let since = *call.received.get_or_insert_with(Instant::now);
-            if self.timer.passed(cx, since + limit) {
-                return Some(StreamEnd::Expired);
-            }
+        if call.is_over(cx, &mut self.timer, self.limit, || self.up.is_received()) {
+            return Some(StreamEnd::Expired);
         }
         let sending = !self.up.is_done() && !self.up.stalled && !answering && !call.is_grpc;
         let tunnel = answering && call.is_tunnel;

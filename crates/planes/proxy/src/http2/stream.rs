@@ -155,26 +155,22 @@ async fn forward<R: HttpRole + 'static>(
     tally: &mut StreamRecord,
 ) {
     let (mut body, mut upload, mut replay) = (Some(body), None, Replay::default());
-    // A tunnel has no end that could be waited for.
-    let limit = route.timeout().filter(|_| !call.is_tunnel);
+    let limit = route.timeout();
     // A request for a tunnel is sent once.
     let policy = route.retry.clone().filter(|_| !call.is_tunnel);
     let extended = parts.protocol().is_some();
     loop {
-        tally.attempts += 1;
-        let observing = route.observer.clone();
-        let observer = observing.as_deref().inspect(|one| one.seeks_connection());
-        let empty = call.held.is_none() && body.as_ref().is_some_and(RecvStream::is_end_stream);
-        let deadline = deadline(limit, empty, call);
-        let lease = match acquire(worker, role, route, (call, deadline), extended).await {
-            Ok(lease) => lease,
-            Err(MissingUpstream::Upstream(failure))
-                if dials_again(role, route, &failure, call, tally).await =>
-            {
-                continue;
-            }
-            Err(missing) => return unreached(role, missing, call, tally),
+        let received = || match (&body, &upload) {
+            (Some(body), _) => body.is_received(),
+            (None, upload) => upload.as_ref().is_some_and(Pump::is_received),
         };
+        let client = (&mut *call, &mut *tally);
+        let Some(lease) = reach(worker, role, route, client, &received, extended).await else {
+            return;
+        };
+        let observing = route.observer.clone();
+        let observer = observing.as_deref();
+        let empty = call.held.is_none() && body.as_ref().is_some_and(RecvStream::is_end_stream);
         tally.reused = lease.reused;
         let request = request_block(parts, observer, route, (&lease, call), tally.attempts);
         let Some((response, sink)) = lease.link.send_request(request, empty) else {
@@ -224,6 +220,30 @@ async fn forward<R: HttpRole + 'static>(
             }
         }
         return flight.land(landing, role, call, tally);
+    }
+}
+
+/// A place for the next attempt; otherwise the client was answered, or is gone.
+async fn reach<R: HttpRole + 'static>(
+    worker: &Rc<HttpWorker<R>>,
+    role: &R,
+    route: &mut RequestRoute<R>,
+    (call, tally): (&mut ClientCall, &mut StreamRecord),
+    received: &dyn Fn() -> bool,
+    extended: bool,
+) -> Option<Lease> {
+    loop {
+        tally.attempts += 1;
+        (route.observer.iter()).for_each(|one| one.seeks_connection());
+        match acquire(worker, role, route, (call, received), extended).await {
+            Ok(lease) => return Some(lease),
+            Err(MissingUpstream::Upstream(failure))
+                if dials_again(role, route, &failure, call, tally).await => {}
+            Err(missing) => {
+                unreached(role, missing, call, tally);
+                return None;
+            }
+        }
     }
 }
 
@@ -316,15 +336,6 @@ fn failure(landing: StreamEnd, lease: &Lease) -> Option<Attempt> {
 /// Details of a response timeout.
 const LATE: &str = "response_timeout";
 
-/// When the time for an answer is over, if all of the request was received.
-fn deadline(limit: Option<Duration>, empty: bool, call: &mut ClientCall) -> Option<Instant> {
-    let limit = limit?;
-    if empty {
-        call.received.get_or_insert_with(Instant::now);
-    }
-    Some(call.received? + limit)
-}
-
 /// One attempt, as long as leave for it is not taken back.
 async fn fly<R: HttpRole>(
     role: &R,
@@ -396,7 +407,7 @@ async fn acquire<R: HttpRole + 'static>(
     worker: &Rc<HttpWorker<R>>,
     role: &R,
     route: &RequestRoute<R>,
-    (call, deadline): (&mut ClientCall, Option<Instant>),
+    (call, received): (&mut ClientCall, &dyn Fn() -> bool),
     extended_connect: bool,
 ) -> Result<Lease, MissingUpstream> {
     let mut timer = Timer::default();
@@ -405,7 +416,7 @@ async fn acquire<R: HttpRole + 'static>(
         if let Poll::Ready(acquired) = acquiring.as_mut().poll(cx) {
             return Poll::Ready(acquired.map_err(MissingUpstream::Upstream));
         }
-        if deadline.is_some_and(|at| timer.passed(cx, at)) {
+        if call.is_over(cx, &mut timer, route.timeout(), received) {
             return Poll::Ready(Err(MissingUpstream::Time));
         }
         call.poll_gone(cx)

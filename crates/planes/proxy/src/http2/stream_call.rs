@@ -1,11 +1,12 @@
 //! The client's side of a stream, and what is recorded of it.
 
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use voile_http2::{Fields, SendResponse};
 
 use crate::http::external_check::TakenBody;
+use crate::http::timer::Timer;
 use crate::http::{ExternalReply, Grpc, HttpHead, HttpRole, ResponseFlag, RoleRefusal};
 use crate::http2::reply;
 use crate::http2::stream_copy::Cause;
@@ -123,6 +124,22 @@ impl ClientCall {
         let reason = "this :protocol cannot be translated to HTTP/1.1";
         self.answer(role, 501, flag, (details, reason), tally);
         ticket
+    }
+
+    /// Returns true if the time for an answer is over, which begins when all of the request was received. A tunnel has no end
+    /// that could be waited for.
+    pub(crate) fn is_over(
+        &mut self,
+        cx: &mut Context<'_>,
+        timer: &mut Timer,
+        limit: Option<Duration>,
+        received: impl FnOnce() -> bool,
+    ) -> bool {
+        let Some(limit) = limit.filter(|_| !self.is_tunnel && received()) else {
+            return false;
+        };
+        let since = *self.received.get_or_insert_with(Instant::now);
+        timer.passed(cx, since + limit)
     }
 
     /// Cause of the client's end of the stream, once it ended.

@@ -128,6 +128,11 @@ impl Pump {
         self.done
     }
 
+    /// Returns true if all of the body was received, passed on or not.
+    pub(crate) fn is_received(&self) -> bool {
+        self.done || self.source.is_received()
+    }
+
     pub(crate) fn sink(&mut self) -> &mut SendStream {
         &mut self.sink
     }

@@ -409,13 +409,11 @@ fn a_limit_ends_the_exchange() {
             "1→1 1→2 2→1 | 503 UF upstream_connection_failure 5/25 1: 503
              2→2         | 503 UF upstream_connection_failure 0/25 1: 503",
         ),
-        // Unmeant: the time of an answer begins when the body was read, which from HTTP/2 to HTTP/2 happens only once there
-        // is a connection. The timeout of the connect ends this one.
         (
             "an answer, while a connection is opened",
             PLAIN.server(Server::Unreachable).limit(Limit::Answer),
             "1→1 1→2 2→1 | 504 UT response_timeout 5/17 1: 504
-             2→2         | 503 UF upstream_connection_failure 0/25 1: 503",
+             2→2         | 504 UT response_timeout 0/17 1: 504",
         ),
         (
             "the head of an answer",
@@ -432,6 +430,17 @@ fn a_limit_ends_the_exchange() {
             "an answer",
             SILENT.limit(Limit::Answer),
             "all | 504 UT response_timeout 5/17 1: 504",
+        ),
+        // An HTTP/1.1 server takes all of it here; of an HTTP/1.1 client it is not read.
+        (
+            "an answer to an upload that the server does not read",
+            SILENT
+                .request(Request {
+                    body: Body::Large,
+                    ..POST
+                })
+                .limit(Limit::Answer),
+            "1→1 2→1 2→2 | 504 UT response_timeout */17 1: 504",
         ),
         (
             "an answer that began",
