@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use voile_http1::{RequestEdit, RequestSummary, Version};
+use voile_http2::Failure;
 use voile_traffic::Attempt;
 use voile_transport::SocketEvents;
 
@@ -28,6 +29,7 @@ use super::tunnel::TunnelDirection;
 use super::upload::Upload;
 use super::upstream::Upstream;
 use super::worker::HttpWorker;
+use crate::http2::limits::MAX_ATTEMPTS;
 use crate::http2::upgrade::Upgraded;
 use crate::http2::websocket;
 
@@ -78,7 +80,7 @@ fn failure<U: Io>(
     landing: FlightEnd,
     reused: bool,
     upload: &Upload,
-    upstream: &U,
+    upstream: &Upstream<U>,
     mark: u64,
 ) -> Option<Attempt> {
     match landing {
@@ -87,6 +89,10 @@ fn failure<U: Io>(
         }) => Some(Attempt::Refused),
         FlightEnd::Upstream(DownloadError::Held { status, .. }) => Some(Attempt::Answered(status)),
         FlightEnd::Timeout => Some(Attempt::Answered(504)),
+        FlightEnd::Upstream(DownloadError::Stream {
+            failure,
+            silent: true,
+        }) => Some(upstream.lease()?.attempt(failure)),
         FlightEnd::Upstream(DownloadError::Reset { silent: true }) if !upload.started => {
             Some(Attempt::NotSent)
         }
@@ -147,6 +153,14 @@ fn own_words(landing: FlightEnd, begun: bool, revocation: &Revocation) -> Local<
             reason: revocation.told,
             ..Local::new(revocation.status, revocation.flag, revocation.details)
         },
+        FlightEnd::Upstream(DownloadError::Stream {
+            failure: Failure::Violation(_),
+            ..
+        }) => Local::new(502, Flag::UpstreamProtocolError, "http2.violation"),
+        FlightEnd::Upstream(DownloadError::Stream {
+            failure: Failure::Reset(_) | Failure::Unprocessed,
+            ..
+        }) => Local::new(503, Flag::UpstreamRemoteReset, "upstream_remote_reset"),
         FlightEnd::Upstream(DownloadError::Head(reject)) => {
             Local::new(502, Flag::UpstreamProtocolError, reject.reason())
         }
@@ -376,8 +390,8 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                 Ok(upstream) => upstream,
                 Err(after) => return after,
             };
-            if let Upstream::Http2(stream) = &upstream {
-                tally.reused = stream.is_reused() && !stale;
+            if let Some(lease) = upstream.lease() {
+                tally.reused = lease.reused;
             }
             let mark = upstream.written();
             (route.observer.iter()).for_each(|one| one.sends(upstream.local_address()));
@@ -391,10 +405,13 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                 .await;
             let failed = failure(landing, tally.reused, upload, &upstream, mark);
             if let Some(failed) = failed.filter(|_| !facts.asked.connect) {
+                let harmless = failed.is_harmless(facts.idempotent) && upload.replayable;
                 // A stale pooled connection is replaced, once; that is no retry.
-                let replace = tally.reused && failed.is_harmless(facts.idempotent);
-                if upload.replayable && (replace || self.again(route, failed, upload, tally).await)
-                {
+                let replace = harmless && tally.reused && upstream.lease().is_none();
+                let repeat =
+                    harmless && upstream.lease().is_some() && tally.attempts < MAX_ATTEMPTS;
+                // The role is asked before a stream is repeated: it may know a better place.
+                if replace || self.again(route, failed, upload, tally).await || repeat {
                     download.give_buffer(&self.worker.buffers);
                     upload.rewind();
                     stale = replace;

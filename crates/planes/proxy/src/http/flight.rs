@@ -134,7 +134,10 @@ impl<U: Io> ExchangeFlight<'_, U> {
         match download {
             Poll::Ready(Ok(())) => return Poll::Ready(FlightEnd::Done),
             Poll::Ready(Err(DownloadError::Client)) => return Poll::Ready(FlightEnd::ClientGone),
-            Poll::Ready(Err(error)) => return Poll::Ready(FlightEnd::Upstream(error)),
+            Poll::Ready(Err(error)) => {
+                let error = error.because(self.upstream.failed());
+                return Poll::Ready(FlightEnd::Upstream(error));
+            }
             Poll::Pending => {}
         }
         if client.is_gone(cx, self.upload.received()) {

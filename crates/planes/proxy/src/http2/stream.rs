@@ -309,14 +309,7 @@ fn unreached<R: HttpRole>(
 /// Describes an attempt that failed. Gives up a connection without a future.
 fn failure(landing: StreamEnd, lease: &Lease) -> Option<Attempt> {
     match landing {
-        StreamEnd::Upstream(Cause::Unprocessed) => {
-            lease.spoiled();
-            Some(Attempt::Refused)
-        }
-        // A reset is the server's word, the end of an idle connection is not.
-        StreamEnd::Upstream(cause) => Some(Attempt::Unanswered {
-            reused: lease.reused && cause == Cause::Connection,
-        }),
+        StreamEnd::Upstream(cause) => Some(lease.attempt(cause)),
         StreamEnd::Held(why) => Some(why),
         // As in HTTP/1.1: no answer in time is one of 504.
         StreamEnd::Timeout => Some(Attempt::Answered(504)),

@@ -8,6 +8,7 @@ use voile_http1::{
     Body, BodyError, Framing, Progress, Reject, RequestSummary, ResponseEdit, ResponseHead,
     ResponseIndex, Version,
 };
+use voile_http2::Failure;
 use voile_traffic::RetryPolicy;
 
 use crate::http::buffers::{Buffer, Buffers};
@@ -24,6 +25,8 @@ const MAX_INTERIM_RESPONSES: u32 = 32;
 pub(crate) enum DownloadError {
     /// The upstream ended before a whole head; `silent` if it said nothing at all.
     Reset { silent: bool },
+    /// The upstream's stream failed like this; `silent` as above.
+    Stream { failure: Failure, silent: bool },
     /// The head is not HTTP.
     Head(Reject),
     /// More interim responses than [`MAX_INTERIM_RESPONSES`].
@@ -50,6 +53,19 @@ enum DownloadPhase {
     Body,
     Tunnel,
     Done,
+}
+
+impl DownloadError {
+    /// The same with the reason that the upstream's stream has for its end.
+    pub(crate) fn because(self, failure: Option<Failure>) -> Self {
+        let silent = self == Self::Reset { silent: true };
+        match (self, failure) {
+            (Self::Reset { .. } | Self::Truncated, Some(failure)) => {
+                Self::Stream { failure, silent }
+            }
+            (error, _) => error,
+        }
+    }
 }
 
 /// Conditions of a response beyond its own bytes.

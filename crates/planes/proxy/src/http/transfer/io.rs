@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use voile_http2::Failure;
 use voile_transport::SocketEvents;
 
 /// A byte stream that the engine can serve: plain TCP, or TLS over it.
@@ -58,6 +59,11 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
     /// instead (RFC 9113 section 8.1).
     fn lingers(&self) -> bool {
         true
+    }
+
+    /// Why the stream failed, if it is one of HTTP/2 and did.
+    fn failed(&self) -> Option<Failure> {
+        None
     }
 
     /// Bytes written so far, as they travel; a mark for [`Io::closed_before`].

@@ -132,28 +132,26 @@ fn a_server_that_breaks_off_gives_no_whole_answer() {
         (
             "it resets the stream before its answer",
             PLAIN.server(Server::ResetsStreamBefore),
-            "1→2 | 503 UC upstream_reset_before_response 5/31 1: 503
+            "1→2 | 503 UR upstream_remote_reset 5/22 1: 503
              2→2 | 0 UR upstream_remote_reset 5/0 1: INTERNAL_ERROR",
         ),
         (
             "it resets the stream within the body",
             PLAIN.server(Server::ResetsStreamWithinBody),
-            "1→2 | 200 UC upstream_reset_after_response_started 5/4 1: 200, closed
+            "1→2 | 200 UR upstream_remote_reset 5/4 1: 200, closed
              2→2 | 200 UR upstream_remote_reset 5/4 1: 200, INTERNAL_ERROR",
         ),
-        // Unmeant: an HTTP/2 server that breaks the protocol seems to have closed, to HTTP/1.1 clients. Here and below.
         (
             "it says something that is no head",
             PLAIN.server(Server::Babbles),
             "1→1 2→1 | 502 UPE malformed_status_line 5/22 1: 502
-             1→2     | 503 UC upstream_reset_before_response 5/31 1: 503
-             2→2     | 502 UPE http2.violation 5/16 1: 502",
+             1→2 2→2 | 502 UPE http2.violation 5/16 1: 502",
         ),
         (
             "it breaks the framing of its body",
             PLAIN.server(Server::BreaksBody),
             "1→1 | 200 UPE invalid_chunk_size 5/9 1: 200, closed
-             1→2 | 200 UC upstream_reset_after_response_started 5/4 1: 200, closed
+             1→2 | 200 UPE http2.violation 5/4 1: 200, closed
              2→1 | 200 UPE invalid_chunk_size 5/9 1: 200, INTERNAL_ERROR
              2→2 | 200 UPE http2.violation 5/4 1: 200, PROTOCOL_ERROR",
         ),
@@ -199,25 +197,21 @@ fn a_server_that_cannot_be_reached_is_answered_for() {
 #[test]
 fn an_attempt_is_repeated_where_that_is_harmless_or_wished() {
     check_table(&[
-        // Unmeant: a request that no server processed is repeated on a new connection for HTTP/2 clients only. Here
-        // and in the next two rows.
         (
             "each server refuses",
             PLAIN.server(Server::Refuses),
-            "1→2 | 503 UC upstream_reset_before_response 5/31 1: 503
+            "1→2 | 503 UR upstream_remote_reset 5/22 3: 503
              2→2 | 0 UR upstream_remote_reset 5/0 3: REFUSED_STREAM",
         ),
         (
             "the first server refuses",
             PLAIN.server(Server::RefusesOnce),
-            "1→2 | 503 UC upstream_reset_before_response 5/31 1: 503
-             2→2 | 200 - via_upstream 5/2 2: 200",
+            "1→2 2→2 | 200 - via_upstream 5/2 2: 200",
         ),
         (
             "the first server leaves",
             PLAIN.server(Server::LeavesOnce),
-            "1→2 | 503 UC upstream_reset_before_response 5/31 1: 503
-             2→2 | 200 - via_upstream 5/2 2: 200",
+            "1→2 2→2 | 200 - via_upstream 5/2 2: 200",
         ),
         (
             "a status that is wished again",
