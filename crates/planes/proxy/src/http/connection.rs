@@ -20,7 +20,7 @@ use super::drain_signal::DrainListener;
 use super::io::Io;
 use super::limits::{BUFFER_BYTES, LAST_WORD, LEAST_PIPELINED, MAX_PARKED_BYTES};
 use super::reply::Reply;
-use super::role::{Exchange, HttpRole, ResponseFlag};
+use super::role::{Exchange, ExchangeRecord, HttpRole, ResponseFlag};
 use super::timer::Timer;
 use super::worker::{ConnectionEnd, HttpWorker};
 
@@ -328,25 +328,18 @@ impl<'a, S: Io, R: HttpRole> Http1Connection<'a, S, R> {
             .work
             .as_ref()
             .map_or(0, |work| work.input.filled().len());
-        let (head, body) = self.reply(&reply).await;
+        let mut record = ExchangeRecord::begin(started, received as u64);
+        (record.response_head_bytes, record.response_body_bytes) = self.reply(&reply).await;
+        (record.status, record.details) = (status, reason);
+        record.flag = match status {
+            503 => ResponseFlag::OverloadManager,
+            _ => ResponseFlag::DownstreamProtocolError,
+        };
+        record.finish();
         self.role.record(Exchange {
             head: None,
             ticket: None,
-            status,
-            flag: match status {
-                503 => ResponseFlag::OverloadManager,
-                _ => ResponseFlag::DownstreamProtocolError,
-            },
-            details: reason,
-            request_head_bytes: received as u64,
-            request_body_bytes: 0,
-            response_head_bytes: head,
-            response_body_bytes: body,
-            started,
-            duration: started.elapsed(),
-            upstream_reused: false,
-            attempts: 0,
-            grpc: None,
+            record: &record,
         });
         // What lingers takes memory.
         self.close(status != 503).await;

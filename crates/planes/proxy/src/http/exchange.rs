@@ -21,8 +21,8 @@ use super::io::Io;
 use super::limits::KEEP_ALIVE_MARGIN;
 use super::reply::Reply;
 use super::role::{
-    BODY_TOO_LARGE, ConnectFailure, Exchange, Grpc, HttpRole, RequestRoute, ResponseFlag,
-    Revocation, UpstreamHttp,
+    BODY_TOO_LARGE, ConnectFailure, Exchange, ExchangeRecord, Grpc, HttpRole, RequestRoute,
+    ResponseFlag, Revocation, UpstreamHttp,
 };
 use super::timer::Timer;
 use super::tunnel::TunnelDirection;
@@ -47,32 +47,11 @@ pub(super) struct ExchangeFacts {
     websocket: bool,
 }
 
-/// Figures for the exchange's record.
-#[derive(Default)]
-pub(super) struct ExchangeRecord {
-    status: u16,
-    pub(super) flag: ResponseFlag,
-    pub(super) details: &'static str,
-    pub(super) request_body: u64,
-    response_head: u64,
-    response_body: u64,
-    reused: bool,
-    attempts: u32,
-    /// End of the forwarded head's own lines, once a second attempt added one.
-    head_end: usize,
-    /// When the answer was over, if the clock was read then.
-    pub(super) ended: Option<Instant>,
-    /// Set for a gRPC call with a local reply.
-    grpc: Option<Grpc>,
-}
-
-impl ExchangeRecord {
-    fn count(&mut self, upload: &Upload, download: &Download) {
-        self.request_body = upload.body_bytes;
-        self.status = download.status;
-        self.response_head = download.head_bytes;
-        self.response_body = download.body_bytes;
-    }
+fn count(upload: &Upload, download: &Download, record: &mut ExchangeRecord) {
+    record.request_body_bytes = upload.body_bytes;
+    record.status = download.status;
+    record.response_head_bytes = download.head_bytes;
+    record.response_body_bytes = download.body_bytes;
 }
 
 /// Describes an attempt that failed and gave the client nothing.
@@ -267,15 +246,16 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         };
         let framing = head.framing();
         let body_at = input.start + desk.request.head_len();
-        let mut tally = ExchangeRecord::default();
+        let mut tally = ExchangeRecord::begin(started, desk.request.head_len() as u64);
         let may_be_left_out = head.expects_continue() || !self.stream.lingers();
         let upload = Upload::new(framing, body_at, input, may_be_left_out);
         let (after, ticket) = match (upload, self.role.route(&HttpHead::Http1(head))) {
             (Ok(mut upload), Ok(mut route)) => {
+                desk.head_end = 0;
                 desk.to_upstream.clear();
                 head.write_forwarded(&edit(&route), &mut desk.to_upstream);
                 let after = self
-                    .forward(started, facts, &mut route, &mut upload, &mut tally)
+                    .forward(facts, &mut route, &mut upload, &mut tally)
                     .await;
                 (after, Some(route.ticket))
             }
@@ -291,7 +271,8 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         };
         if let Some(work) = &self.work {
             let bytes = work.input.filled();
-            self.rested = self.record(started, work, bytes, ticket.as_ref(), &tally);
+            self.rested = tally.finish();
+            self.record(work, bytes, ticket.as_ref(), &tally);
         }
         if let AfterExchange::Keep { end } = after {
             self.advance(end);
@@ -301,30 +282,16 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
 
     fn record(
         &self,
-        started: Instant,
         work: &ConnectionWork,
         bytes: &[u8],
         ticket: Option<&R::Ticket>,
-        tally: &ExchangeRecord,
-    ) -> Instant {
-        let ended = tally.ended.unwrap_or_else(Instant::now);
+        record: &ExchangeRecord,
+    ) {
         self.role.record(Exchange {
             head: Some(HttpHead::Http1(work.desk.request.head(bytes))),
             ticket,
-            status: tally.status,
-            flag: tally.flag,
-            details: tally.details,
-            request_head_bytes: work.desk.request.head_len() as u64,
-            request_body_bytes: tally.request_body,
-            response_head_bytes: tally.response_head,
-            response_body_bytes: tally.response_body,
-            started,
-            duration: ended - started,
-            upstream_reused: tally.reused,
-            attempts: tally.attempts,
-            grpc: tally.grpc,
+            record,
         });
-        ended
     }
 
     /// Returns true if the present request is a gRPC call. Only local replies call this; forwarded requests do not pay for it.
@@ -364,7 +331,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         });
         tally.flag = local.flag;
         tally.details = local.details;
-        (tally.response_head, tally.response_body) = self.reply(&reply).await;
+        (tally.response_head_bytes, tally.response_body_bytes) = self.reply(&reply).await;
         match upload {
             Some(upload) => self.keep_client(upload, tally).await,
             None => AfterExchange::Close { linger: true },
@@ -374,7 +341,6 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     /// Sends the request on; again where that is harmless, or wished for.
     pub(super) async fn forward(
         &mut self,
-        started: Instant,
         facts: ExchangeFacts,
         route: &mut RequestRoute<R>,
         upload: &mut Upload,
@@ -391,7 +357,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                 Err(after) => return after,
             };
             if let Some(lease) = upstream.lease() {
-                tally.reused = lease.reused;
+                tally.upstream_reused = lease.reused;
             }
             let mark = upstream.written();
             (route.observer.iter()).for_each(|one| one.sends(upstream.local_address()));
@@ -403,11 +369,11 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             let mut landing = self
                 .fly(facts, route, upload, &mut download, &mut upstream)
                 .await;
-            let failed = failure(landing, tally.reused, upload, &upstream, mark);
+            let failed = failure(landing, tally.upstream_reused, upload, &upstream, mark);
             if let Some(failed) = failed.filter(|_| !facts.asked.connect) {
                 let harmless = failed.is_harmless(facts.idempotent) && upload.replayable;
                 // A stale pooled connection is replaced, once; that is no retry.
-                let replace = harmless && tally.reused && upstream.lease().is_none();
+                let replace = harmless && tally.upstream_reused && upstream.lease().is_none();
                 let repeat =
                     harmless && upstream.lease().is_some() && tally.attempts < MAX_ATTEMPTS;
                 // The role is asked before a stream is repeated: it may know a better place.
@@ -424,10 +390,10 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                         .await;
                 }
             }
-            tally.count(upload, &download);
+            count(upload, &download, tally);
             if landing == FlightEnd::Done && download.is_tunnel() {
                 let ends = (&*upload, &mut download);
-                return Box::pin(self.tunnel(started, route, ends, upstream, tally)).await;
+                return Box::pin(self.tunnel(route, ends, upstream, tally)).await;
             }
             let after = self
                 .land(landing, facts, upload, &mut download, tally)
@@ -450,7 +416,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             self.number_attempt(tally);
             (route.observer.iter()).for_each(|one| one.seeks_connection());
             let pooled = (!stale).then(|| self.checkout(route, facts)).flatten();
-            tally.reused = pooled.is_some();
+            tally.upstream_reused = pooled.is_some();
             if let Some(stream) = pooled {
                 return Ok(stream);
             }
@@ -518,7 +484,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             && quiet
             && let Upstream::Http1(mut upstream) = upstream
         {
-            let now = *tally.ended.insert(Instant::now());
+            let now = tally.finish();
             let most = route.terms.requests;
             if most.is_some_and(|most| upstream.carried() >= most.get()) {
                 return;
@@ -541,11 +507,12 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         if let Some(work) = &mut self.work
             && tally.attempts > 1
         {
-            let head = &mut work.desk.to_upstream;
-            if tally.head_end == 0 {
-                tally.head_end = head.len() - 2;
+            let desk = &mut *work.desk;
+            let head = &mut desk.to_upstream;
+            if desk.head_end == 0 {
+                desk.head_end = head.len() - 2;
             }
-            head.truncate(tally.head_end);
+            head.truncate(desk.head_end);
             // Writing into a Vec cannot fail.
             let _ = write!(head, "x-envoy-attempt-count: {}\r\n\r\n", tally.attempts);
         }
@@ -620,7 +587,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             unprocessed: true,
             ..Local::new(failure.status, failure.flag, failure.details)
         };
-        tally.request_body = upload.body_bytes;
+        tally.request_body_bytes = upload.body_bytes;
         Box::pin(self.answer(facts, local, Some(upload), tally)).await
     }
 
@@ -723,7 +690,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         upload: Option<&mut Upload>,
         tally: &mut ExchangeRecord,
     ) -> AfterExchange {
-        tally.request_body = upload.as_ref().map_or(0, |upload| upload.body_bytes);
+        tally.request_body_bytes = upload.as_ref().map_or(0, |upload| upload.body_bytes);
         if landing == FlightEnd::ClientGone {
             return client_gone(tally);
         }
@@ -773,7 +740,6 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     /// After 101, or 2xx to CONNECT: bytes both ways until both sides ended. Recorded here, since the buffers move into the directions.
     async fn tunnel(
         &mut self,
-        started: Instant,
         route: &RequestRoute<R>,
         (upload, download): (&Upload, &mut Download),
         mut upstream: Upstream<R::Upstream>,
@@ -822,12 +788,13 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         if revoked {
             (tally.flag, tally.details) = (R::REVOCATION.flag, R::REVOCATION.details);
         }
-        (tally.request_body, tally.response_body) = (up.bytes, down.bytes);
+        (tally.request_body_bytes, tally.response_body_bytes) = (up.bytes, down.bytes);
         let work = ConnectionWork {
             input: buffers.take(),
             desk,
         };
-        self.record(started, &work, &head, Some(&route.ticket), tally);
+        tally.finish();
+        self.record(&work, &head, Some(&route.ticket), tally);
         work.give_back(&buffers);
         AfterExchange::Tunnelled
     }

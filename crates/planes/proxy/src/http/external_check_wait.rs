@@ -14,12 +14,12 @@ use voile_http1::{Body, BodyError, Framing};
 
 use super::buffers::Buffer;
 use super::connection::{AfterExchange, ConnectionWork, Http1Connection};
-use super::exchange::{ExchangeFacts, ExchangeRecord, Local, edit};
+use super::exchange::{ExchangeFacts, Local, edit};
 use super::external_check::{BodyPrefix, BodyWanted, Pending};
 use super::flight::{ExchangeClient, FlightEnd};
 use super::head::HttpHead;
 use super::io::Io;
-use super::role::{HttpRole, RequestRoute, RoleRefusal};
+use super::role::{ExchangeRecord, HttpRole, RequestRoute, RoleRefusal};
 use super::upload::Upload;
 
 /// Framing that a body may cost beyond its own bytes while it is held, in bytes: chunks of one byte each are a way to make
@@ -53,11 +53,10 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                     };
                     let desk = &mut **desk;
                     let head = desk.request.head(input.filled());
+                    desk.head_end = 0;
                     desk.to_upstream.clear();
                     head.write_forwarded(&edit(&route), &mut desk.to_upstream);
-                    let after = self
-                        .forward(self.started, facts, &mut route, upload, tally)
-                        .await;
+                    let after = self.forward(facts, &mut route, upload, tally).await;
                     return (after, Some(route.ticket));
                 }
                 Ok(Err(decided)) => refusal = decided,
@@ -73,7 +72,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             status => status,
         };
         let mut upload = upload.ok();
-        tally.request_body = upload.as_ref().map_or(0, |upload| upload.body_bytes);
+        tally.request_body_bytes = upload.as_ref().map_or(0, |upload| upload.body_bytes);
         let local = Local {
             told: refusal.told.as_deref(),
             reason: &refusal.reason,

@@ -33,7 +33,7 @@ pub use io::Io;
 pub use limits::HttpTimeouts;
 pub(crate) use role::{BODY_TOO_LARGE, HeadEdit, REVOKED, Revocation, UNREACHED};
 pub use role::{
-    ConnectFailure, DENIED, Exchange, Grpc, HeadObserver, HttpRole, RequestRoute, ResponseFlag,
-    RoleRefusal, UpstreamHttp, UpstreamResponse, UpstreamTerms,
+    ConnectFailure, DENIED, Exchange, ExchangeRecord, Grpc, HeadObserver, HttpRole, RequestRoute,
+    ResponseFlag, RoleRefusal, UpstreamHttp, UpstreamResponse, UpstreamTerms,
 };
 pub use worker::{ConnectionEnd, HttpWorker, serve_connection};

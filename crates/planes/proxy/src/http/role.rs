@@ -604,12 +604,19 @@ impl ResponseFlag {
     }
 }
 
-/// Record of one request.
+/// One request at its end.
 pub struct Exchange<'a, R: HttpRole> {
     /// The request head as it came; none when it could not be parsed.
     pub head: Option<HttpHead<'a>>,
     /// Ticket of the route or refusal; none when the request never reached the role.
     pub ticket: Option<&'a R::Ticket>,
+    /// Its figures.
+    pub record: &'a ExchangeRecord,
+}
+
+/// Figures of one request, for its record.
+#[derive(Debug, Clone, Copy)]
+pub struct ExchangeRecord {
     /// The status sent to the client; 0 when none was.
     pub status: u16,
     /// Response flag.
@@ -618,15 +625,15 @@ pub struct Exchange<'a, R: HttpRole> {
     pub details: &'static str,
     /// Bytes of the request head as received.
     pub request_head_bytes: u64,
-    /// Bytes of the request body received, chunk framing included; of a tunnel, bytes client → server.
+    /// Bytes of the request body received, HTTP/1.1's chunk framing included; of a tunnel, bytes client → server.
     pub request_body_bytes: u64,
     /// Bytes of the response head as sent.
     pub response_head_bytes: u64,
-    /// Bytes of the response body sent, chunk framing included; of a tunnel, bytes server → client.
+    /// Bytes of the response body sent, HTTP/1.1's chunk framing included; of a tunnel, bytes server → client.
     pub response_body_bytes: u64,
     /// When the request head was complete.
     pub started: Instant,
-    /// Time from then to the last byte of the response.
+    /// Time from then to the last byte of the response; zero until then.
     pub duration: Duration,
     /// True if the request used a pooled connection.
     pub upstream_reused: bool,
@@ -634,6 +641,34 @@ pub struct Exchange<'a, R: HttpRole> {
     pub attempts: u32,
     /// Facts of a gRPC call, if the request was one.
     pub grpc: Option<Grpc>,
+}
+
+impl ExchangeRecord {
+    /// Of a request whose head is complete.
+    pub(crate) fn begin(started: Instant, request_head_bytes: u64) -> Self {
+        Self {
+            status: 0,
+            flag: ResponseFlag::None,
+            details: "",
+            request_head_bytes,
+            request_body_bytes: 0,
+            response_head_bytes: 0,
+            response_body_bytes: 0,
+            started,
+            duration: Duration::ZERO,
+            upstream_reused: false,
+            attempts: 0,
+            grpc: None,
+        }
+    }
+
+    /// The last byte of the response was sent, now or when this was said first; returns that moment.
+    pub(crate) fn finish(&mut self) -> Instant {
+        if self.duration.is_zero() {
+            self.duration = self.started.elapsed();
+        }
+        self.started + self.duration
+    }
 }
 
 /// End of a gRPC call.

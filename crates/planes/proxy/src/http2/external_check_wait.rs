@@ -12,9 +12,10 @@ use super::stream_copy::Cause;
 use crate::http::external_check::{BodyPrefix, BodyWanted, Pending, TakenBody};
 use crate::http::timer::Timer;
 use crate::http::{
-    BODY_TOO_LARGE, HttpHead, HttpRole, HttpTimeouts, RequestRoute, ResponseFlag, RoleRefusal,
+    BODY_TOO_LARGE, ExchangeRecord, HttpHead, HttpRole, HttpTimeouts, RequestRoute, ResponseFlag,
+    RoleRefusal,
 };
-use crate::http2::stream_call::{ClientCall, StreamRecord};
+use crate::http2::stream_call::ClientCall;
 
 /// Reason for dropping a question, or its answer.
 enum StreamConsultError {
@@ -29,7 +30,7 @@ pub(super) async fn consult<R: HttpRole>(
     role: &R,
     mut refusal: RoleRefusal<R>,
     (parts, body): (&Fields, &mut RecvStream),
-    (call, tally): (&mut ClientCall, &mut StreamRecord),
+    (call, tally): (&mut ClientCall, &mut ExchangeRecord),
 ) -> Result<RequestRoute<R>, RoleRefusal<R>> {
     // After one service approves, the role may have another question.
     while let Some(pending) = refusal.pending.take() {
@@ -51,7 +52,7 @@ async fn once<R: HttpRole>(
         body: wanted,
     }: Pending<R::Question>,
     (parts, body): (&Fields, &mut RecvStream),
-    (call, tally): (&mut ClientCall, &mut StreamRecord),
+    (call, tally): (&mut ClientCall, &mut ExchangeRecord),
 ) -> Option<Result<RequestRoute<R>, RoleRefusal<R>>> {
     // The held part of the body is not read again.
     let mut held = call.held.take().map(|held| *held).unwrap_or_default();
@@ -64,7 +65,7 @@ async fn once<R: HttpRole>(
         call,
     )
     .await;
-    tally.request_body = held.bytes as u64;
+    tally.request_body_bytes = held.bytes as u64;
     match asked {
         Ok(()) => {
             call.held = (!held.chunks.is_empty()).then(|| Box::new(held));

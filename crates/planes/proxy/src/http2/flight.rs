@@ -15,9 +15,10 @@ use super::stream_copy::{BrokenSide, Cause, Pump, Replay, reason};
 use crate::http::external_check::amend_fields;
 use crate::http::timer::Timer;
 use crate::http::{
-    HeadObserver, HttpRole, HttpTimeouts, ResponseFlag, Revocation, UpstreamResponse,
+    ExchangeRecord, HeadObserver, HttpRole, HttpTimeouts, ResponseFlag, Revocation,
+    UpstreamResponse,
 };
-use crate::http2::stream_call::{ClientCall, StreamRecord};
+use crate::http2::stream_call::ClientCall;
 
 /// End of a stream's flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +42,7 @@ pub(crate) enum StreamEnd {
     Revoked,
 }
 
-pub(crate) fn client_gone(cause: Cause, tally: &mut StreamRecord) {
+pub(crate) fn client_gone(cause: Cause, tally: &mut ExchangeRecord) {
     (tally.flag, tally.details) = match cause {
         Cause::Reset(_) | Cause::Unprocessed => {
             (ResponseFlag::DownstreamRemoteReset, "http2.remote_reset")
@@ -124,7 +125,7 @@ impl<'a> StreamFlight<'a> {
         &mut self,
         cx: &mut Context<'_>,
         call: &mut ClientCall,
-        tally: &mut StreamRecord,
+        tally: &mut ExchangeRecord,
         hears: impl FnOnce(UpstreamResponse),
     ) -> Poll<StreamEnd> {
         let landing = self.poll(cx, call, tally);
@@ -138,7 +139,7 @@ impl<'a> StreamFlight<'a> {
         &mut self,
         cx: &mut Context<'_>,
         call: &mut ClientCall,
-        tally: &mut StreamRecord,
+        tally: &mut ExchangeRecord,
     ) -> Poll<StreamEnd> {
         let kept = self.observer.map_or(&[][..], HeadObserver::keeps);
         match self.up.poll(cx, Some(self.replay), kept) {
@@ -219,7 +220,7 @@ impl<'a> StreamFlight<'a> {
         &mut self,
         mut answer: Fields,
         call: &mut ClientCall,
-        tally: &mut StreamRecord,
+        tally: &mut ExchangeRecord,
     ) -> Result<(), StreamEnd> {
         let ResponsePath::Waiting { response, .. } = &mut self.down else {
             return Ok(());
@@ -235,14 +236,14 @@ impl<'a> StreamFlight<'a> {
         }
         tally.status = answer.status();
         self.news = Some(UpstreamResponse::new(tally.status, |name| answer.get(name)));
-        tally.response_head = headers::size(&answer);
+        tally.response_head_bytes = headers::size(&answer);
         if let Some(observer) = self.observer {
             observer.response(&mut answer.iter());
             amend_fields(&mut answer, observer.amends());
         }
         let end = body.is_end_stream();
-        if call.is_grpc && end {
-            tally.grpc.status = grpc::status(&answer);
+        if let Some(call) = tally.grpc.as_mut().filter(|_| end) {
+            call.status = grpc::status(&answer);
         }
         let sent = call.respond.send_response(answer, end);
         let sink = sent.map_err(StreamEnd::Client)?;
@@ -310,21 +311,23 @@ impl<'a> StreamFlight<'a> {
         landing: StreamEnd,
         role: &R,
         call: &mut ClientCall,
-        tally: &mut StreamRecord,
+        tally: &mut ExchangeRecord,
     ) {
-        tally.request_body = self.up.bytes;
-        tally.grpc.request_messages = count(self.up);
+        tally.request_body_bytes = self.up.bytes;
         let answered = !matches!(self.down, ResponsePath::Waiting { .. });
         let mut down = match self.down {
             ResponsePath::Body(pump) => Some(pump),
             ResponsePath::Waiting { .. } | ResponsePath::Over => None,
         };
         if let Some(pump) = &down {
-            tally.response_body = pump.bytes;
+            tally.response_body_bytes = pump.bytes;
             show_trailers(self.observer, pump);
-            tally.grpc.response_messages = count(pump);
-            if call.is_grpc {
-                tally.grpc.status = pump.trailers.as_ref().and_then(grpc::status);
+        }
+        if let Some(call) = &mut tally.grpc {
+            call.request_messages = count(self.up);
+            if let Some(pump) = &down {
+                call.response_messages = count(pump);
+                call.status = pump.trailers.as_ref().and_then(grpc::status);
             }
         }
         let mut reset_client = |reason| match &mut down {

@@ -4,7 +4,7 @@ use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use voile_http2::{Fields, RecvStream, SendResponse};
 use voile_traffic::Attempt;
@@ -12,17 +12,17 @@ use voile_traffic::Attempt;
 use super::conversions::{downgrade, headers};
 use super::external_check_wait::consult;
 use super::flight::{StreamEnd, StreamFlight, client_gone};
-use super::limits::{MAX_ATTEMPTS, PREMATURE};
+use super::limits::MAX_ATTEMPTS;
 use super::stream_copy::{Cause, Pump, Replay};
 use super::upstream::Lease;
 use super::{is_extended_connect, is_plain_connect};
 use crate::http::timer::Timer;
 use crate::http::{
-    ConnectFailure, Exchange, Grpc, HeadObserver, HttpHead, HttpRole, HttpWorker, RequestRoute,
-    ResponseFlag, UpstreamHttp,
+    ConnectFailure, Exchange, ExchangeRecord, Grpc, HeadObserver, HttpHead, HttpRole, HttpWorker,
+    RequestRoute, ResponseFlag, UpstreamHttp,
 };
 use crate::http2::session::Live;
-use crate::http2::stream_call::{ClientCall, StreamRecord};
+use crate::http2::stream_call::ClientCall;
 
 /// A stream that was begun, and its worker and role.
 pub(crate) struct StreamWork<R: HttpRole> {
@@ -47,7 +47,8 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: StreamWork<R>) {
     let started = Instant::now();
     let head = HttpHead::Http2(&parts);
     let mut call = ClientCall::new(respond, started, &parts);
-    let mut tally = StreamRecord::default();
+    let mut tally = ExchangeRecord::begin(started, request_head_bytes(&parts));
+    tally.grpc = call.is_grpc.then(Grpc::default);
     let ticket = if let Err((status, details)) = headers::check_request(&parts, role.serves_proxy())
     {
         let flag = ResponseFlag::DownstreamProtocolError;
@@ -74,7 +75,8 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: StreamWork<R>) {
                 Some(call.answer_incapable(&*role, route.ticket, &mut tally))
             }
             Ok(route) if route.upstream == UpstreamHttp::Http1 => {
-                let serving = downgrade::serve(&worker, role, route, parts, body, call, live);
+                let client = (body, call, live);
+                let serving = downgrade::serve(&worker, role, route, parts, client, tally);
                 return Box::pin(serving).await;
             }
             Ok(mut route) => {
@@ -86,51 +88,16 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: StreamWork<R>) {
             }
         }
     };
-    let duration = started.elapsed();
-    if tally.flag == ResponseFlag::DownstreamRemoteReset
-        && tally.status == 0
-        && duration < PREMATURE
-    {
-        live.0.given_up();
-    }
+    tally.finish();
+    live.judge(&tally);
     // The stream is handed back before it is counted: the record is off its latency.
     drop((call.respond, live));
-    let grpc = call.is_grpc.then_some(tally.grpc);
-    record(
-        &*role,
-        &parts,
-        ticket.as_ref(),
-        (started, duration),
-        &tally,
-        grpc,
-    );
-    worker.buffers.http2.give_block(parts);
-}
-
-fn record<R: HttpRole>(
-    role: &R,
-    parts: &Fields,
-    ticket: Option<&R::Ticket>,
-    (started, duration): (Instant, Duration),
-    tally: &StreamRecord,
-    grpc: Option<Grpc>,
-) {
     role.record(Exchange {
-        head: (!parts.is_cut()).then_some(HttpHead::Http2(parts)),
-        ticket,
-        status: tally.status,
-        flag: tally.flag,
-        details: tally.details,
-        request_head_bytes: request_head_bytes(parts),
-        request_body_bytes: tally.request_body,
-        response_head_bytes: tally.response_head,
-        response_body_bytes: tally.response_body,
-        started,
-        duration,
-        upstream_reused: tally.reused,
-        attempts: tally.attempts,
-        grpc,
+        head: (!parts.is_cut()).then_some(HttpHead::Http2(&parts)),
+        ticket: ticket.as_ref(),
+        record: &tally,
     });
+    worker.buffers.http2.give_block(parts);
 }
 
 /// An extended CONNECT for which HTTP/1.1 has no upgrade that we know.
@@ -152,7 +119,7 @@ async fn forward<R: HttpRole + 'static>(
     parts: &Fields,
     body: RecvStream,
     call: &mut ClientCall,
-    tally: &mut StreamRecord,
+    tally: &mut ExchangeRecord,
 ) {
     let (mut body, mut upload, mut replay) = (Some(body), None, Replay::default());
     let limit = route.timeout();
@@ -171,7 +138,7 @@ async fn forward<R: HttpRole + 'static>(
         let observing = route.observer.clone();
         let observer = observing.as_deref();
         let empty = call.held.is_none() && body.as_ref().is_some_and(RecvStream::is_end_stream);
-        tally.reused = lease.reused;
+        tally.upstream_reused = lease.reused;
         let request = request_block(parts, observer, route, (&lease, call), tally.attempts);
         let Some((response, sink)) = lease.link.send_request(request, empty) else {
             // The connection is closing: nothing of this request went anywhere.
@@ -228,7 +195,7 @@ async fn reach<R: HttpRole + 'static>(
     worker: &Rc<HttpWorker<R>>,
     role: &R,
     route: &mut RequestRoute<R>,
-    (call, tally): (&mut ClientCall, &mut StreamRecord),
+    (call, tally): (&mut ClientCall, &mut ExchangeRecord),
     received: &dyn Fn() -> bool,
     extended: bool,
 ) -> Option<Lease> {
@@ -279,7 +246,7 @@ fn copied_head<'a, R: HttpRole>(
 }
 
 /// Reply if every connection was closing.
-fn closing<R: HttpRole>(role: &R, call: &mut ClientCall, tally: &mut StreamRecord) {
+fn closing<R: HttpRole>(role: &R, call: &mut ClientCall, tally: &mut ExchangeRecord) {
     let flag = ResponseFlag::UpstreamConnectionFailure;
     let details = "upstream_connection_closing";
     call.answer(role, 503, flag, (details, details), tally);
@@ -290,7 +257,7 @@ fn unreached<R: HttpRole>(
     role: &R,
     missing: MissingUpstream,
     call: &mut ClientCall,
-    tally: &mut StreamRecord,
+    tally: &mut ExchangeRecord,
 ) {
     match missing {
         MissingUpstream::Client(cause) => client_gone(cause, tally),
@@ -336,7 +303,7 @@ async fn fly<R: HttpRole>(
     parts: &Fields,
     flight: &mut StreamFlight<'_>,
     call: &mut ClientCall,
-    tally: &mut StreamRecord,
+    tally: &mut ExchangeRecord,
 ) -> StreamEnd {
     let hears = |answer| role.answers(ticket, answer);
     poll_fn(
@@ -354,7 +321,7 @@ async fn dials_again<R: HttpRole>(
     route: &mut RequestRoute<R>,
     failure: &ConnectFailure,
     call: &mut ClientCall,
-    tally: &StreamRecord,
+    tally: &ExchangeRecord,
 ) -> bool {
     failure.flag != ResponseFlag::UpstreamOverflow
         && again(role, route, Attempt::NotConnected, call, tally).await
@@ -366,7 +333,7 @@ async fn again<R: HttpRole>(
     route: &mut RequestRoute<R>,
     last: Attempt,
     call: &mut ClientCall,
-    tally: &StreamRecord,
+    tally: &ExchangeRecord,
 ) -> bool {
     let Some(pause) = role.again(route, last, tally.attempts) else {
         return false;

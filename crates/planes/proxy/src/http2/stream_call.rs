@@ -1,4 +1,4 @@
-//! The client's side of a stream, and what is recorded of it.
+//! The client's side of a stream.
 
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -7,23 +7,9 @@ use voile_http2::{Fields, SendResponse};
 
 use crate::http::external_check::TakenBody;
 use crate::http::timer::Timer;
-use crate::http::{ExternalReply, Grpc, HttpHead, HttpRole, ResponseFlag, RoleRefusal};
+use crate::http::{ExchangeRecord, ExternalReply, HttpHead, HttpRole, ResponseFlag, RoleRefusal};
 use crate::http2::reply;
 use crate::http2::stream_copy::Cause;
-
-/// Figures for the stream's record.
-#[derive(Default)]
-pub(crate) struct StreamRecord {
-    pub(crate) status: u16,
-    pub(crate) flag: ResponseFlag,
-    pub(crate) details: &'static str,
-    pub(crate) request_body: u64,
-    pub(crate) response_head: u64,
-    pub(crate) response_body: u64,
-    pub(crate) reused: bool,
-    pub(crate) attempts: u32,
-    pub(crate) grpc: Grpc,
-}
 
 /// The client's side of a stream.
 pub(crate) struct ClientCall {
@@ -62,7 +48,7 @@ impl ClientCall {
         status: u16,
         flag: ResponseFlag,
         (details, reason): (&'static str, &str),
-        tally: &mut StreamRecord,
+        tally: &mut ExchangeRecord,
     ) {
         self.say(role, status, flag, (details, reason, None), tally);
     }
@@ -73,7 +59,7 @@ impl ClientCall {
         status: u16,
         flag: ResponseFlag,
         (details, reason, told): (&'static str, &str, Option<&ExternalReply>),
-        tally: &mut StreamRecord,
+        tally: &mut ExchangeRecord,
     ) {
         // Success would tell the client of a tunnel that there is one (RFC 9110 section 9.3.6, RFC 8441 section 5).
         let status = match status {
@@ -93,9 +79,11 @@ impl ClientCall {
         tally.status = sent.status;
         tally.flag = flag;
         tally.details = details;
-        tally.response_head = sent.head;
-        tally.response_body = sent.body;
-        tally.grpc.status = sent.grpc_status;
+        tally.response_head_bytes = sent.head;
+        tally.response_body_bytes = sent.body;
+        if let Some(grpc) = &mut tally.grpc {
+            grpc.status = sent.grpc_status;
+        }
     }
 
     /// Sends the role's refusal, unless a reply was sent already.
@@ -103,7 +91,7 @@ impl ClientCall {
         &mut self,
         role: &R,
         refusal: &RoleRefusal<R>,
-        tally: &mut StreamRecord,
+        tally: &mut ExchangeRecord,
     ) {
         if tally.details.is_empty() {
             let (status, flag) = (refusal.status, refusal.flag);
@@ -118,7 +106,7 @@ impl ClientCall {
         &mut self,
         role: &R,
         ticket: R::Ticket,
-        tally: &mut StreamRecord,
+        tally: &mut ExchangeRecord,
     ) -> R::Ticket {
         let (flag, details) = (ResponseFlag::UpstreamProtocolError, "connect_protocol");
         let reason = "this :protocol cannot be translated to HTTP/1.1";

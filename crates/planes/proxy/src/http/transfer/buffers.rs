@@ -32,6 +32,8 @@ pub(crate) struct ExchangeBuffers {
     pub(crate) request: RequestIndex,
     pub(crate) response: ResponseIndex,
     pub(crate) to_upstream: Vec<u8>,
+    /// End of its own lines, once a second attempt added one.
+    pub(crate) head_end: usize,
     pub(crate) to_client: Vec<u8>,
 }
 

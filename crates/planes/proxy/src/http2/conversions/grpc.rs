@@ -19,7 +19,8 @@ pub(crate) struct Messages {
 const PREFIX: usize = 5;
 
 impl Messages {
-    pub(crate) fn take(&mut self, mut bytes: &[u8]) {
+    /// Returns how many began so far.
+    pub(crate) fn take(&mut self, mut bytes: &[u8]) -> u64 {
         while !bytes.is_empty() {
             let skip = usize::try_from(self.left)
                 .unwrap_or(usize::MAX)
@@ -40,6 +41,7 @@ impl Messages {
                 self.count += 1;
             }
         }
+        self.count
     }
 }
 

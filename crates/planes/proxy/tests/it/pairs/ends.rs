@@ -50,33 +50,32 @@ fn an_exchange_that_ends_well_is_recorded_with_its_bytes() {
             PLAIN,
             "all | 200 - via_upstream 5/2 1: 200",
         ),
-        // Unmeant: a crossing counts the framing of its own HTTP/1.1 text, also where neither wire has any.
+        // The client's wire counts: that of HTTP/1.1 frames such an answer in chunks.
         (
             "an answer without a length",
             PLAIN.server(Server::AnswersUnsized),
-            "1→1 1→2 2→1 | 200 - via_upstream 5/12 1: 200
-             2→2         | 200 - via_upstream 5/2 1: 200",
+            "1→1 1→2 | 200 - via_upstream 5/12 1: 200
+             2→1 2→2 | 200 - via_upstream 5/2 1: 200",
         ),
         (
             "an answer without a body",
             PLAIN.server(Server::AnswersEmpty),
             "all | 200 - via_upstream 5/0 1: 200",
         ),
-        // Unmeant: the same on the way up.
+        // The same on the way up.
         (
             "an upload without a length",
             PLAIN.request(UNSIZED),
-            "1→1 1→2 2→1 | 200 - via_upstream 15/2 1: 200
-             2→2         | 200 - via_upstream 5/2 1: 200",
+            "1→1 1→2 | 200 - via_upstream 15/2 1: 200
+             2→1 2→2 | 200 - via_upstream 5/2 1: 200",
         ),
-        // Unmeant: the record has status and messages only from HTTP/2 to HTTP/2; none from an HTTP/1.1 client.
+        // HTTP/1.1 carries no gRPC of a client.
         (
             "a gRPC call",
             PLAIN.request(CALL).server(Server::AnswersCall),
             "1→1 | 200 - via_upstream 20/36 1: 200
              1→2 | 200 - via_upstream 20/20 1: 200
-             2→1 | 200 - via_upstream 20/36 1 grpc - 0/0: 200
-             2→2 | 200 - via_upstream 10/10 1 grpc 0 1/1: 200",
+             2→1 2→2 | 200 - via_upstream 10/10 1 grpc 0 1/1: 200",
         ),
         (
             "as many hints as are allowed",
@@ -152,7 +151,7 @@ fn a_server_that_breaks_off_gives_no_whole_answer() {
             PLAIN.server(Server::BreaksBody),
             "1→1 | 200 UPE invalid_chunk_size 5/9 1: 200, closed
              1→2 | 200 UPE http2.violation 5/4 1: 200, closed
-             2→1 | 200 UPE invalid_chunk_size 5/9 1: 200, INTERNAL_ERROR
+             2→1 | 200 UPE invalid_chunk_size 5/4 1: 200, INTERNAL_ERROR
              2→2 | 200 UPE http2.violation 5/4 1: 200, PROTOCOL_ERROR",
         ),
     ]);
@@ -171,8 +170,9 @@ fn a_server_that_cannot_be_reached_is_answered_for() {
         (
             "to a gRPC call",
             PLAIN.request(CALL).server(Server::Missing),
-            "1→1 1→2 2→1 | 200 UF upstream_connection_failure 20/0 1 grpc 14 0/0: 200
-             2→2         | 200 UF upstream_connection_failure 0/0 1 grpc 14 0/0: 200",
+            "1→1 1→2 | 200 UF upstream_connection_failure 20/0 1 grpc 14 0/0: 200
+             2→1     | 200 UF upstream_connection_failure 10/0 1 grpc 14 1/0: 200
+             2→2     | 200 UF upstream_connection_failure 0/0 1 grpc 14 0/0: 200",
         ),
         (
             "to a tunnel of gRPC",
@@ -226,7 +226,7 @@ fn an_attempt_is_repeated_where_that_is_harmless_or_wished() {
                 .server(Server::FailsCallOnce)
                 .retry("unavailable"),
             "1→1 1→2 | 200 - via_upstream 20/0 1: 200
-             2→1     | 200 - via_upstream 20/0 1 grpc - 0/0: 200
+             2→1     | 200 - via_upstream 10/0 1 grpc 14 1/0: 200
              2→2     | 200 - via_upstream 10/10 2 grpc 0 1/1: 200",
         ),
         (
@@ -256,18 +256,17 @@ fn an_attempt_is_repeated_where_that_is_harmless_or_wished() {
 #[test]
 fn a_client_that_gives_up_ends_its_exchange() {
     check_table(&[
-        // Unmeant: a crossing takes a reset for the end of the client's connection. Here and in the next row.
         (
             "before the answer",
             SILENT.event(Event::Leaves),
-            "1→1 1→2 2→1 | 0 DC downstream_remote_disconnect 5/0 1: left
-             2→2         | 0 DR http2.remote_reset 5/0 1: left",
+            "1→1 1→2 | 0 DC downstream_remote_disconnect 5/0 1: left
+             2→1 2→2 | 0 DR http2.remote_reset 5/0 1: left",
         ),
         (
             "within the answer",
             HALF.event(Event::LeavesWithin),
-            "1→1 1→2 2→1 | 200 DC downstream_remote_disconnect 5/4 1: left
-             2→2         | 200 DR http2.remote_reset 5/4 1: left",
+            "1→1 1→2 | 200 DC downstream_remote_disconnect 5/4 1: left
+             2→1 2→2 | 200 DR http2.remote_reset 5/4 1: left",
         ),
         (
             "its connection ends before the answer",
@@ -283,8 +282,9 @@ fn a_client_that_gives_up_ends_its_exchange() {
         (
             "while a connection is opened",
             PLAIN.server(Server::Unreachable).event(Event::Leaves),
-            "1→1 1→2 2→1 | 0 DC downstream_remote_disconnect 5/0 1: left
-             2→2         | 0 DR http2.remote_reset 0/0 1: left",
+            "1→1 1→2 | 0 DC downstream_remote_disconnect 5/0 1: left
+             2→1     | 0 DR http2.remote_reset 5/0 1: left
+             2→2     | 0 DR http2.remote_reset 0/0 1: left",
         ),
         (
             "while a connection is opened, within its body",
@@ -292,8 +292,9 @@ fn a_client_that_gives_up_ends_its_exchange() {
                 .request(UNFINISHED)
                 .server(Server::Unreachable)
                 .event(Event::Leaves),
-            "1→1 1→2 2→1 | 0 DC downstream_remote_disconnect 5/0 1: left
-             2→2         | 0 DR http2.remote_reset 0/0 1: left",
+            "1→1 1→2 | 0 DC downstream_remote_disconnect 5/0 1: left
+             2→1     | 0 DR http2.remote_reset 5/0 1: left
+             2→2     | 0 DR http2.remote_reset 0/0 1: left",
         ),
         // A connection of HTTP/1.1 that ends behind more than one buffer is not noticed before there is a connection.
         (
@@ -305,10 +306,8 @@ fn a_client_that_gives_up_ends_its_exchange() {
                 })
                 .server(Server::Unreachable)
                 .event(Event::Leaves),
-            "2→1 | 0 DC downstream_remote_disconnect */0 1: left
-             2→2 | 0 DR http2.remote_reset */0 1: left",
+            "2→1 2→2 | 0 DR http2.remote_reset */0 1: left",
         ),
-        // Unmeant: a crossing takes this, too, for the end of the client's connection.
         (
             "it breaks the framing of its body",
             SILENT.request(Request {
@@ -316,8 +315,7 @@ fn a_client_that_gives_up_ends_its_exchange() {
                 ..POST
             }),
             "1→1 1→2 | 400 DPE invalid_chunk_size 10/19 1: 400
-             2→1     | 0 DC downstream_remote_disconnect 5/0 1: PROTOCOL_ERROR
-             2→2     | 0 DPE http2.violation 5/0 1: PROTOCOL_ERROR",
+             2→1 2→2 | 0 DPE http2.violation 5/0 1: PROTOCOL_ERROR",
         ),
     ]);
 }
@@ -417,8 +415,8 @@ fn a_limit_ends_the_exchange() {
         (
             "the head of an answer to a gRPC call",
             SILENT.request(CALL).limit(Limit::Head),
-            "1→1 1→2 2→1 | 200 UT response_timeout 20/0 1 grpc 14 0/0: 200
-             2→2         | 200 UT response_timeout 10/0 1 grpc 14 1/0: 200",
+            "1→1 1→2 | 200 UT response_timeout 20/0 1 grpc 14 0/0: 200
+             2→1 2→2 | 200 UT response_timeout 10/0 1 grpc 14 1/0: 200",
         ),
         (
             "an answer",
@@ -469,8 +467,9 @@ fn a_limit_ends_the_exchange_of_a_slow_client() {
                 })
                 .limit(Limit::Idle)
                 .event(Event::LeavesIfUnlimited),
-            "1→1 1→2 2→1 | 200 SI stream_idle_timeout 10/0 1 grpc 4 0/0: 200
-             2→2         | 0 DR http2.remote_reset 10/0 1 grpc - 1/0: left",
+            "1→1 1→2 | 200 SI stream_idle_timeout 10/0 1 grpc 4 0/0: 200
+             2→1     | 200 SI stream_idle_timeout 10/0 1 grpc 4 1/0: 200
+             2→2     | 0 DR http2.remote_reset 10/0 1 grpc - 1/0: left",
         ),
         // Unmeant: an upload whose answer began may be quiet only from HTTP/2 to HTTP/2.
         (
@@ -493,9 +492,9 @@ fn a_limit_ends_the_exchange_of_a_slow_client() {
                 })
                 .limit(Limit::Idle)
                 .event(Event::LeavesIfUnlimited),
-            "1→1 2→1 | 0 DC downstream_remote_disconnect */0 1: left
+            "1→1     | 0 DC downstream_remote_disconnect */0 1: left
              1→2     | 408 SI stream_idle_timeout */20 1: 408
-             2→2     | 0 DR http2.remote_reset */0 1: left",
+             2→1 2→2 | 0 DR http2.remote_reset */0 1: left",
         ),
         (
             "an upload that is too slow",
