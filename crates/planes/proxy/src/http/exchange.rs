@@ -63,10 +63,7 @@ fn failure<U: Io>(
     mark: u64,
 ) -> Option<Attempt> {
     match landing {
-        FlightEnd::Upstream(DownloadError::Held {
-            unprocessed: true, ..
-        }) => Some(Attempt::Refused),
-        FlightEnd::Upstream(DownloadError::Held { status, .. }) => Some(Attempt::Answered(status)),
+        FlightEnd::Upstream(DownloadError::Held(why)) => Some(why),
         FlightEnd::Timeout => Some(Attempt::Answered(504)),
         FlightEnd::Upstream(DownloadError::Stream {
             failure,
@@ -383,7 +380,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                     stale = replace;
                     continue;
                 }
-                if let FlightEnd::Upstream(DownloadError::Held { .. }) = landing {
+                if let FlightEnd::Upstream(DownloadError::Held(_)) = landing {
                     download.accept();
                     landing = self
                         .fly(facts, route, upload, &mut download, &mut upstream)

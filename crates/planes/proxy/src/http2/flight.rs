@@ -415,15 +415,8 @@ fn own_words(
 
 /// Why an answer is worth another attempt, if it is.
 fn wishes_another(policy: Option<&RetryPolicy>, answer: &Fields, is_grpc: bool) -> Option<Attempt> {
-    let policy = policy?;
-    let status = answer.status();
-    if policy.wishes_status(status) {
-        return Some(Attempt::Answered(status));
-    }
-    // A call that ended before it brought anything says so in its head.
-    let code = grpc::status(answer).filter(|_| is_grpc)?;
-    let wished = policy.wishes_grpc(code.into());
-    wished.then_some(Attempt::AnsweredGrpc(code))
+    let code = || grpc::status(answer).filter(|_| is_grpc);
+    policy?.wished(answer.status(), code)
 }
 
 fn count(pump: &Pump) -> u64 {

@@ -9,13 +9,14 @@ use voile_http1::{
     ResponseIndex, Version,
 };
 use voile_http2::Failure;
-use voile_traffic::RetryPolicy;
+use voile_traffic::{Attempt, RetryPolicy};
 
 use crate::http::buffers::{Buffer, Buffers};
 use crate::http::external_check::amend_lines;
 use crate::http::io::Io;
 use crate::http::role::{HeadObserver, UpstreamResponse};
 use crate::http::upload::poll_write_two;
+use crate::http2::grpc;
 
 /// Most interim responses before a final one; a server that sends more is playing with us.
 const MAX_INTERIM_RESPONSES: u32 = 32;
@@ -39,12 +40,7 @@ pub(crate) enum DownloadError {
     Client,
     /// A whole head that was held back, since another attempt may be wished for. Polling goes on after
     /// [`Download::accept`].
-    Held {
-        /// Its status.
-        status: u16,
-        /// The sidecar that sent it did nothing with the request.
-        unprocessed: bool,
-    },
+    Held(Attempt),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,14 +87,16 @@ impl Terms<'_> {
         if status < 400 && head.framing() != Framing::Length(0) {
             return None;
         }
-        let unprocessed = self.from_sidecar && head.is_unprocessed();
-        let wished = self
-            .retry
-            .is_some_and(|policy| policy.wishes_status(status));
-        (unprocessed || wished).then_some(DownloadError::Held {
-            status,
-            unprocessed,
-        })
+        // The sidecar that sent it did nothing with the request.
+        if self.from_sidecar && head.is_unprocessed() {
+            return Some(DownloadError::Held(Attempt::Refused));
+        }
+        let code = || {
+            let mut fields = head.headers();
+            let (_, value) = fields.find(|(name, _)| name.eq_ignore_ascii_case("grpc-status"))?;
+            grpc::parse_status(value)
+        };
+        self.retry?.wished(status, code).map(DownloadError::Held)
     }
 }
 

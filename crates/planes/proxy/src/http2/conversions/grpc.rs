@@ -47,7 +47,11 @@ impl Messages {
 
 /// `grpc-status` of trailers, or of a head without a body.
 pub(crate) fn status(fields: &Fields) -> Option<u16> {
-    let value = fields.get("grpc-status")?;
+    parse_status(fields.get("grpc-status")?)
+}
+
+/// The value of `grpc-status`.
+pub(crate) fn parse_status(value: &[u8]) -> Option<u16> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 

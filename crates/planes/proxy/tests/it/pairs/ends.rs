@@ -218,16 +218,15 @@ fn an_attempt_is_repeated_where_that_is_harmless_or_wished() {
             PLAIN.server(Server::FailsOnce).retry("503"),
             "all | 200 - via_upstream 5/2 2: 200",
         ),
-        // Unmeant: such a status is seen only from HTTP/2 to HTTP/2.
         (
             "a gRPC status that is wished again",
             PLAIN
                 .request(CALL)
                 .server(Server::FailsCallOnce)
                 .retry("unavailable"),
-            "1→1 1→2 | 200 - via_upstream 20/0 1: 200
-             2→1     | 200 - via_upstream 10/0 1 grpc 14 1/0: 200
-             2→2     | 200 - via_upstream 10/10 2 grpc 0 1/1: 200",
+            "1→1     | 200 - via_upstream 20/36 2: 200
+             1→2     | 200 - via_upstream 20/20 2: 200
+             2→1 2→2 | 200 - via_upstream 10/10 2 grpc 0 1/1: 200",
         ),
         (
             "a used connection, idempotent",
