@@ -7,22 +7,20 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use voile_http1::{RequestEdit, RequestSummary, Version};
-use voile_http2::Failure;
 use voile_traffic::Attempt;
 use voile_transport::SocketEvents;
 
 use super::buffers::Buffer;
 use super::connection::{AfterExchange, ConnectionWork, Http1Connection};
-use super::download::{Download, DownloadError, Terms};
-use super::external_check::ExternalReply;
-use super::flight::{ExchangeClient, ExchangeFlight, FlightEnd};
+use super::download::{Download, Terms};
+use super::ending::{CLIENT_GONE, ExchangeEnd};
+use super::flight::{ExchangeClient, ExchangeFlight};
 use super::head::{HttpHead, is_grpc};
 use super::io::Io;
 use super::limits::KEEP_ALIVE_MARGIN;
-use super::reply::Reply;
+use super::reply::{LocalReply, ReplyTraits};
 use super::role::{
-    BODY_TOO_LARGE, ConnectFailure, Exchange, ExchangeRecord, Grpc, HttpRole, RequestRoute,
-    ResponseFlag, Revocation, UpstreamHttp,
+    ConnectFailure, Exchange, ExchangeRecord, HttpRole, RequestRoute, ResponseFlag, UpstreamHttp,
 };
 use super::timer::Timer;
 use super::tunnel::TunnelDirection;
@@ -56,53 +54,23 @@ fn count(upload: &Upload, download: &Download, record: &mut ExchangeRecord) {
 
 /// Describes an attempt that failed and gave the client nothing.
 fn failure<U: Io>(
-    landing: FlightEnd,
+    landing: ExchangeEnd,
     reused: bool,
-    upload: &Upload,
+    (upload, download): (&Upload, &Download),
     upstream: &Upstream<U>,
     mark: u64,
 ) -> Option<Attempt> {
+    let closed = || upstream.closed_before(mark);
     match landing {
-        FlightEnd::Upstream(DownloadError::Held(why)) => Some(why),
-        FlightEnd::Timeout => Some(Attempt::Answered(504)),
-        FlightEnd::Upstream(DownloadError::Stream {
-            failure,
-            silent: true,
-        }) => Some(upstream.lease()?.attempt(failure)),
-        FlightEnd::Upstream(DownloadError::Reset { silent: true }) if !upload.started => {
-            Some(Attempt::NotSent)
-        }
-        FlightEnd::Upstream(DownloadError::Reset { silent: true }) => {
-            match upstream.closed_before(mark) {
-                true => Some(Attempt::NotReceived),
-                false => Some(Attempt::Unanswered { reused }),
-            }
-        }
+        ExchangeEnd::Held(why) => Some(why),
+        ExchangeEnd::Timeout => Some(Attempt::Answered(504)),
+        ExchangeEnd::Upstream(cause) if download.is_silent() => Some(match upstream.lease() {
+            Some(lease) => lease.attempt(cause),
+            None if !upload.started => Attempt::NotSent,
+            None if closed() => Attempt::NotReceived,
+            None => Attempt::Unanswered { reused },
+        }),
         _ => None,
-    }
-}
-
-/// A reply of our own, decided but not written.
-pub(super) struct Local<'a> {
-    pub(super) status: u16,
-    pub(super) flag: ResponseFlag,
-    pub(super) details: &'static str,
-    pub(super) reason: &'a str,
-    pub(super) told: Option<&'a ExternalReply>,
-    /// The request went no further than us.
-    pub(super) unprocessed: bool,
-}
-
-impl<'a> Local<'a> {
-    pub(super) fn new(status: u16, flag: ResponseFlag, details: &'static str) -> Local<'static> {
-        Local {
-            status,
-            flag,
-            details,
-            reason: details,
-            told: None,
-            unprocessed: false,
-        }
     }
 }
 
@@ -110,58 +78,7 @@ enum OpenedExchange<U> {
     Stream(U),
     Failed(ConnectFailure),
     /// The exchange ended before.
-    Ended(FlightEnd),
-}
-
-/// Our answer to the end of a flight without an own answer.
-fn own_words(landing: FlightEnd, begun: bool, revocation: &Revocation) -> Local<'static> {
-    use ResponseFlag as Flag;
-    match landing {
-        FlightEnd::RequestBody(error) => {
-            Local::new(400, Flag::DownstreamProtocolError, error.reason())
-        }
-        FlightEnd::TooLarge => Local::new(413, Flag::DownstreamProtocolError, BODY_TOO_LARGE),
-        FlightEnd::Timeout | FlightEnd::Expired => {
-            Local::new(504, Flag::UpstreamRequestTimeout, "response_timeout")
-        }
-        FlightEnd::Idle => Local::new(408, Flag::StreamIdleTimeout, "stream_idle_timeout"),
-        FlightEnd::Revoked => Local {
-            reason: revocation.told,
-            ..Local::new(revocation.status, revocation.flag, revocation.details)
-        },
-        FlightEnd::Upstream(DownloadError::Stream {
-            failure: Failure::Violation(_),
-            ..
-        }) => Local::new(502, Flag::UpstreamProtocolError, "http2.violation"),
-        FlightEnd::Upstream(DownloadError::Stream {
-            failure: Failure::Reset(_) | Failure::Unprocessed,
-            ..
-        }) => Local::new(503, Flag::UpstreamRemoteReset, "upstream_remote_reset"),
-        FlightEnd::Upstream(DownloadError::Head(reject)) => {
-            Local::new(502, Flag::UpstreamProtocolError, reject.reason())
-        }
-        FlightEnd::Upstream(DownloadError::Body(error)) => {
-            Local::new(502, Flag::UpstreamProtocolError, error.reason())
-        }
-        FlightEnd::Upstream(DownloadError::Interim) => Local::new(
-            502,
-            Flag::UpstreamProtocolError,
-            "too_many_interim_responses",
-        ),
-        FlightEnd::Done | FlightEnd::ClientGone | FlightEnd::Upstream(_) => {
-            let details = match begun {
-                false => "upstream_reset_before_response",
-                true => "upstream_reset_after_response_started",
-            };
-            Local::new(503, Flag::UpstreamConnectionTermination, details)
-        }
-    }
-}
-
-fn client_gone(tally: &mut ExchangeRecord) -> AfterExchange {
-    tally.flag = ResponseFlag::DownstreamConnectionTermination;
-    tally.details = "downstream_remote_disconnect";
-    AfterExchange::Cut
+    Ended(ExchangeEnd),
 }
 
 /// Returns true if the response timed out. A tunnel has no end that could be waited for.
@@ -257,7 +174,8 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                 (after, Some(route.ticket))
             }
             (Err(error), Ok(route)) => {
-                let local = Local::new(400, ResponseFlag::DownstreamProtocolError, error.reason());
+                let local =
+                    LocalReply::new(400, ResponseFlag::DownstreamProtocolError, error.reason());
                 let after = Box::pin(self.answer(facts, local, None, &mut tally)).await;
                 (after, Some(route.ticket))
             }
@@ -304,31 +222,19 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     pub(super) async fn answer(
         &mut self,
         facts: ExchangeFacts,
-        local: Local<'_>,
+        local: LocalReply<'_>,
         upload: Option<&mut Upload>,
         tally: &mut ExchangeRecord,
     ) -> AfterExchange {
         let kept = facts.keep_alive && !self.is_last();
         let upload = upload.filter(|upload| kept && upload.ends_soon());
-        let reply = Reply {
-            status: local.status,
-            reason: local.reason,
-            told: local.told,
-            persist: upload.is_some(),
-            client: facts.version,
+        let traits = ReplyTraits {
+            grpc: self.is_grpc(),
             head_only: facts.asked.head,
-            unprocessed: local.unprocessed && self.role.serves_sidecar(),
-            grpc: !facts.asked.connect && self.is_grpc(),
+            tunnel: facts.asked.connect,
         };
-        let (status, grpc_status) = reply.statuses();
-        tally.status = status;
-        tally.grpc = reply.grpc.then(|| Grpc {
-            status: grpc_status,
-            ..Grpc::default()
-        });
-        tally.flag = local.flag;
-        tally.details = local.details;
-        (tally.response_head_bytes, tally.response_body_bytes) = self.reply(&reply).await;
+        let framing = (facts.version, upload.is_some());
+        self.reply(local, traits, framing, tally).await;
         match upload {
             Some(upload) => self.keep_client(upload, tally).await,
             None => AfterExchange::Close { linger: true },
@@ -366,7 +272,8 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             let mut landing = self
                 .fly(facts, route, upload, &mut download, &mut upstream)
                 .await;
-            let failed = failure(landing, tally.upstream_reused, upload, &upstream, mark);
+            let ends = (&*upload, &download);
+            let failed = failure(landing, tally.upstream_reused, ends, &upstream, mark);
             if let Some(failed) = failed.filter(|_| !facts.asked.connect) {
                 let harmless = failed.is_harmless(facts.idempotent) && upload.replayable;
                 // A stale pooled connection is replaced, once; that is no retry.
@@ -380,7 +287,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                     stale = replace;
                     continue;
                 }
-                if let FlightEnd::Upstream(DownloadError::Held(_)) = landing {
+                if let ExchangeEnd::Held(_) = landing {
                     download.accept();
                     landing = self
                         .fly(facts, route, upload, &mut download, &mut upstream)
@@ -388,7 +295,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                 }
             }
             count(upload, &download, tally);
-            if landing == FlightEnd::Done && download.is_tunnel() {
+            if landing == ExchangeEnd::Done && download.is_tunnel() {
                 let ends = (&*upload, &mut download);
                 return Box::pin(self.tunnel(route, ends, upstream, tally)).await;
             }
@@ -436,11 +343,11 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         &self,
         route: &RequestRoute<R>,
         upload: &mut Upload,
-    ) -> Option<Local<'static>> {
+    ) -> Option<LocalReply<'static>> {
         let (observer, work) = (route.observer.as_ref()?, self.work.as_ref()?);
         let forbidden = upload.forbid_trailers(observer.keeps(), &work.input);
         let flag = ResponseFlag::DownstreamProtocolError;
-        Some(Local::new(400, flag, forbidden.err()?.reason()))
+        Some(LocalReply::new(400, flag, forbidden.err()?.reason()))
     }
 
     /// An idle connection for the route. Before a request that could not be repeated the kernel is asked whether it still
@@ -465,7 +372,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     fn keep(
         &self,
         route: &RequestRoute<R>,
-        landing: FlightEnd,
+        landing: ExchangeEnd,
         (upload, mut download): (&Upload, Download),
         upstream: Upstream<R::Upstream>,
         tally: &mut ExchangeRecord,
@@ -475,7 +382,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         if let Some(buffer) = leftover {
             self.worker.buffers.give(buffer);
         }
-        if landing == FlightEnd::Done
+        if landing == ExchangeEnd::Done
             && download.upstream_keeps
             && upload.finished
             && quiet
@@ -579,11 +486,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         upload: &mut Upload,
         tally: &mut ExchangeRecord,
     ) -> AfterExchange {
-        let local = Local {
-            reason: &failure.reason,
-            unprocessed: true,
-            ..Local::new(failure.status, failure.flag, failure.details)
-        };
+        let local = LocalReply::unreached(failure);
         tally.request_body_bytes = upload.body_bytes;
         Box::pin(self.answer(facts, local, Some(upload), tally)).await
     }
@@ -596,7 +499,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     ) -> OpenedExchange<Upstream<R::Upstream>> {
         let mut connecting = Box::pin(connect(self.worker, self.role, route, facts.websocket));
         let Some(work) = &mut self.work else {
-            return OpenedExchange::Ended(FlightEnd::ClientGone);
+            return OpenedExchange::Ended(CLIENT_GONE);
         };
         let mut client = ExchangeClient {
             stream: &mut self.stream,
@@ -609,7 +512,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             Poll::Pending => match client.poll_gone(cx, upload) {
                 Poll::Ready(end) => Poll::Ready(OpenedExchange::Ended(end)),
                 Poll::Pending if is_over(route, facts, upload, client.timer, cx) => {
-                    Poll::Ready(OpenedExchange::Ended(FlightEnd::Expired))
+                    Poll::Ready(OpenedExchange::Ended(ExchangeEnd::Expired))
                 }
                 Poll::Pending => Poll::Pending,
             },
@@ -629,9 +532,9 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         upload: &mut Upload,
         download: &mut Download,
         upstream: &mut Upstream<R::Upstream>,
-    ) -> FlightEnd {
+    ) -> ExchangeEnd {
         let Some(ConnectionWork { input, desk }) = &mut self.work else {
-            return FlightEnd::ClientGone;
+            return CLIENT_GONE;
         };
         let worker = Rc::clone(self.worker);
         let mut client = ExchangeClient {
@@ -661,7 +564,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         poll_fn(|cx| {
             let head = || HttpHead::Http1(desk.request.head(client.input.filled()));
             if role.is_revoked(&route.ticket, head) {
-                return Poll::Ready(FlightEnd::Revoked);
+                return Poll::Ready(ExchangeEnd::Revoked);
             }
             let last = retiring || worker.drain.is_draining();
             flight.terms.persist = facts.keep_alive && !last;
@@ -671,7 +574,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             }
             match polled {
                 Poll::Pending if is_over(route, facts, flight.upload, client.timer, cx) => {
-                    Poll::Ready(FlightEnd::Expired)
+                    Poll::Ready(ExchangeEnd::Expired)
                 }
                 polled => polled,
             }
@@ -682,52 +585,49 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     /// Ends an exchange of which the client has received nothing.
     pub(super) async fn give_up(
         &mut self,
-        landing: FlightEnd,
+        landing: ExchangeEnd,
         facts: ExchangeFacts,
         upload: Option<&mut Upload>,
         tally: &mut ExchangeRecord,
     ) -> AfterExchange {
         tally.request_body_bytes = upload.as_ref().map_or(0, |upload| upload.body_bytes);
-        if landing == FlightEnd::ClientGone {
-            return client_gone(tally);
+        let local = landing.reply(false, R::REVOCATION);
+        if let ExchangeEnd::Client(_) = landing {
+            (tally.flag, tally.details) = (local.flag, local.details);
+            return AfterExchange::Cut;
         }
-        let rest = upload.filter(|_| landing != FlightEnd::Idle);
-        let local = own_words(landing, false, &R::REVOCATION);
+        let rest = upload.filter(|_| landing != ExchangeEnd::Idle);
         self.answer(facts, local, rest, tally).await
     }
 
     /// Turns the end of a flight into the client's response and the record.
     async fn land(
         &mut self,
-        landing: FlightEnd,
+        landing: ExchangeEnd,
         facts: ExchangeFacts,
         upload: &mut Upload,
         download: &mut Download,
         tally: &mut ExchangeRecord,
     ) -> AfterExchange {
-        match landing {
-            FlightEnd::Done => {
-                tally.details = "via_upstream";
-                return match download.persist && upload.ends_soon() {
-                    true => self.keep_client(upload, tally).await,
-                    false => AfterExchange::Close {
-                        linger: !upload.received() || facts.asked.connect,
-                    },
-                };
-            }
-            FlightEnd::ClientGone => return client_gone(tally),
-            _ => {}
-        }
         let begun = download.stalled || (download.status != 0 && download.head_started);
         if begun {
-            let local = own_words(landing, download.status != 0, &R::REVOCATION);
-            tally.flag = local.flag;
-            tally.details = local.details;
+            let local = landing.reply(download.status != 0, R::REVOCATION);
+            (tally.flag, tally.details) = (local.flag, local.details);
+        }
+        if landing == ExchangeEnd::Done {
+            return match download.persist && upload.ends_soon() {
+                true => self.keep_client(upload, tally).await,
+                false => AfterExchange::Close {
+                    linger: !upload.received() || facts.asked.connect,
+                },
+            };
+        }
+        if begun {
             // With a known length, missing bytes show the cut; with a body that ends at the close, only a reset shows it.
-            return if download.until_close || download.unwrap {
-                AfterExchange::Abort
-            } else {
-                AfterExchange::Cut
+            let gone = matches!(landing, ExchangeEnd::Client(_));
+            return match !gone && (download.until_close || download.unwrap) {
+                true => AfterExchange::Abort,
+                false => AfterExchange::Cut,
             };
         }
         // Boxed: it is rare, and every idle connection would pay for its size.
@@ -753,14 +653,14 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         let (client, timer, role) = (&mut self.stream, &mut self.timer, self.role);
         let limit = self.worker.timeouts.tunnel_idle;
         let mut quiet = (Instant::now(), 0);
-        let mut revoked = false;
         let result = poll_fn(|cx| {
             if role.is_revoked(&route.ticket, || HttpHead::Http1(desk.request.head(&head))) {
-                revoked = true;
-                return Poll::Ready(Err(std::io::ErrorKind::PermissionDenied.into()));
+                return Poll::Ready(Err(Some(ExchangeEnd::Revoked)));
             }
-            let sent = up.poll(cx, &buffers, client, &mut upstream)?;
-            let received = down.poll(cx, &buffers, &mut upstream, client)?;
+            let sent = up.poll(cx, &buffers, client, &mut upstream);
+            let sent = sent.map_err(|_| None)?;
+            let received = down.poll(cx, &buffers, &mut upstream, client);
+            let received = received.map_err(|_| None)?;
             if sent.is_ready() && received.is_ready() {
                 return Poll::Ready(Ok(()));
             }
@@ -769,22 +669,22 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                 quiet = (Instant::now(), moved);
             }
             if timer.passed(cx, quiet.0 + limit) {
-                return Poll::Ready(Err(std::io::Error::from(std::io::ErrorKind::TimedOut)));
+                return Poll::Ready(Err(Some(ExchangeEnd::Idle)));
             }
             Poll::Pending
         })
         .await;
-        if result.is_err() {
+        tally.details = "tunnel";
+        if let Err(end) = result {
             self.stream.abort();
             upstream.abort();
             tally.flag = ResponseFlag::UpstreamConnectionTermination;
+            if let Some(end) = end.map(|end| end.reply(true, R::REVOCATION)) {
+                (tally.flag, tally.details) = (end.flag, end.details);
+            }
         }
         up.give_back(&buffers);
         down.give_back(&buffers);
-        tally.details = "tunnel";
-        if revoked {
-            (tally.flag, tally.details) = (R::REVOCATION.flag, R::REVOCATION.details);
-        }
         (tally.request_body_bytes, tally.response_body_bytes) = (up.bytes, down.bytes);
         let work = ConnectionWork {
             input: buffers.take(),

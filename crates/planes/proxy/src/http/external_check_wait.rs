@@ -14,11 +14,13 @@ use voile_http1::{Body, BodyError, Framing};
 
 use super::buffers::Buffer;
 use super::connection::{AfterExchange, ConnectionWork, Http1Connection};
-use super::exchange::{ExchangeFacts, Local, edit};
+use super::ending::{CLIENT_GONE, ExchangeEnd};
+use super::exchange::{ExchangeFacts, edit};
 use super::external_check::{BodyPrefix, BodyWanted, Pending};
-use super::flight::{ExchangeClient, FlightEnd};
+use super::flight::ExchangeClient;
 use super::head::HttpHead;
 use super::io::Io;
+use super::reply::LocalReply;
 use super::role::{ExchangeRecord, HttpRole, RequestRoute, RoleRefusal};
 use super::upload::Upload;
 
@@ -41,7 +43,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             let upload = match &mut upload {
                 Ok(upload) => upload,
                 Err(error) => {
-                    let why = FlightEnd::RequestBody(*error);
+                    let why = ExchangeEnd::RequestBody(*error);
                     let after = self.give_up(why, facts, None, tally).await;
                     return (after, refusal.ticket);
                 }
@@ -66,19 +68,9 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                 }
             }
         }
-        // Success would tell the client of a tunnel that there is one (RFC 9110 section 9.3.6).
-        let status = match refusal.status {
-            200..300 if facts.asked.connect => 502,
-            status => status,
-        };
         let mut upload = upload.ok();
         tally.request_body_bytes = upload.as_ref().map_or(0, |upload| upload.body_bytes);
-        let local = Local {
-            told: refusal.told.as_deref(),
-            reason: &refusal.reason,
-            unprocessed: refusal.flag.is_overload(),
-            ..Local::new(status, refusal.flag, refusal.details)
-        };
+        let local = LocalReply::refused(&refusal);
         let after = self.answer(facts, local, upload.as_mut(), tally).await;
         (after, refusal.ticket)
     }
@@ -89,7 +81,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         pending: Pending<R::Question>,
         framing: Framing,
         upload: &mut Upload,
-    ) -> Result<Result<RequestRoute<R>, RoleRefusal<R>>, FlightEnd> {
+    ) -> Result<Result<RequestRoute<R>, RoleRefusal<R>>, ExchangeEnd> {
         let Pending { mut question, body } = pending;
         let shown = match body.filter(|_| !self.is_tunnelling()) {
             Some(wanted) => self.hold(wanted, framing, upload).await?,
@@ -97,7 +89,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         };
         {
             let Some(work) = &mut self.work else {
-                return Err(FlightEnd::ClientGone);
+                return Err(CLIENT_GONE);
             };
             let mut asking = std::pin::pin!(self.role.ask(&mut question, shown));
             let mut client = ExchangeClient {
@@ -112,7 +104,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             .await?;
         }
         let Some(work) = &self.work else {
-            return Err(FlightEnd::ClientGone);
+            return Err(CLIENT_GONE);
         };
         let head = HttpHead::Http1(work.desk.request.head(work.input.filled()));
         Ok(self.role.answered(&head, question))
@@ -132,14 +124,14 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         wanted: BodyWanted,
         framing: Framing,
         upload: &mut Upload,
-    ) -> Result<Option<BodyPrefix>, FlightEnd> {
+    ) -> Result<Option<BodyPrefix>, ExchangeEnd> {
         if matches!(framing, Framing::None | Framing::Length(0)) {
             return Ok(None);
         }
         self.invite(upload).await;
         let timeouts = self.worker.timeouts;
         let Some(ConnectionWork { input, .. }) = &mut self.work else {
-            return Err(FlightEnd::ClientGone);
+            return Err(CLIENT_GONE);
         };
         let mut holding = HeldBody {
             body: Body::new(framing),
@@ -164,14 +156,14 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                 deadline = deadline.min(whole);
             }
             match timer.passed(cx, deadline) {
-                true => Poll::Ready(Err(FlightEnd::Idle)),
+                true => Poll::Ready(Err(ExchangeEnd::Idle)),
                 false => Poll::Pending,
             }
         })
         .await?;
         let whole = upload.received() && holding.shown.len() <= wanted.max;
         if !(whole || wanted.partial) {
-            return Err(FlightEnd::TooLarge);
+            return Err(ExchangeEnd::TooLarge);
         }
         holding.shown.truncate(wanted.max);
         Ok(Some(BodyPrefix {
@@ -224,11 +216,11 @@ impl HeldBody {
         input: &mut Buffer,
         stream: &mut S,
         upload: &mut Upload,
-    ) -> Poll<Result<(), FlightEnd>> {
+    ) -> Poll<Result<(), ExchangeEnd>> {
         let most = self.wanted.max + MAX_HELD_FRAMING;
         loop {
             self.look(upload.held(input))
-                .map_err(FlightEnd::RequestBody)?;
+                .map_err(ExchangeEnd::RequestBody)?;
             let held = self.seen - upload.begin();
             if upload.received() || self.shown.len() > self.wanted.max || held >= most {
                 return Poll::Ready(Ok(()));

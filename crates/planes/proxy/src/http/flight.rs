@@ -5,43 +5,19 @@
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use voile_http1::BodyError;
-
 use super::buffers::{Buffer, Buffers, ExchangeBuffers};
-use super::download::{Download, DownloadError, Terms};
+use super::download::{Download, Terms};
+use super::ending::{CLIENT_GONE, ExchangeEnd};
 use super::io::Io;
 use super::limits::{BUFFER_BYTES, HttpTimeouts};
 use super::timer::Timer;
 use super::upload::{Upload, UploadError};
 
-/// End of a flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FlightEnd {
-    /// The response was relayed whole.
-    Done,
-    /// The upstream failed us, or what it said was not HTTP.
-    Upstream(DownloadError),
-    /// The client went away.
-    ClientGone,
-    /// The client's body was refused.
-    RequestBody(BodyError),
-    /// The client's body is longer than an external service may be shown.
-    TooLarge,
-    /// No bytes moved for too long, or too slowly.
-    Idle,
-    /// The upstream did not begin its answer in time.
-    Timeout,
-    /// All the time that there was for the answer is over.
-    Expired,
-    /// The leave of the exchange was revoked.
-    Revoked,
-}
-
-impl From<UploadError> for FlightEnd {
+impl From<UploadError> for ExchangeEnd {
     fn from(error: UploadError) -> Self {
         match error {
             UploadError::Body(error) => Self::RequestBody(error),
-            UploadError::Client | UploadError::Upstream => Self::ClientGone,
+            UploadError::Client | UploadError::Upstream => CLIENT_GONE,
         }
     }
 }
@@ -60,13 +36,13 @@ impl<S: Io> ExchangeClient<'_, S> {
         &mut self,
         cx: &mut Context<'_>,
         upload: &mut Upload,
-    ) -> Poll<FlightEnd> {
+    ) -> Poll<ExchangeEnd> {
         if let Poll::Ready(Err(error)) = upload.poll_hold(cx, self.input, self.stream, BUFFER_BYTES)
         {
             return Poll::Ready(error.into());
         }
         match self.is_gone(cx, upload.received()) {
-            true => Poll::Ready(FlightEnd::ClientGone),
+            true => Poll::Ready(CLIENT_GONE),
             false => Poll::Pending,
         }
     }
@@ -115,7 +91,7 @@ impl<U: Io> ExchangeFlight<'_, U> {
         desk: &mut ExchangeBuffers,
         buffers: &Buffers,
         timeouts: &HttpTimeouts,
-    ) -> Poll<FlightEnd> {
+    ) -> Poll<ExchangeEnd> {
         if let Some(landing) = self.poll_upload(cx, client, &desk.to_upstream) {
             return Poll::Ready(landing);
         }
@@ -132,16 +108,12 @@ impl<U: Io> ExchangeFlight<'_, U> {
             (client.stream, self.upstream),
         );
         match download {
-            Poll::Ready(Ok(())) => return Poll::Ready(FlightEnd::Done),
-            Poll::Ready(Err(DownloadError::Client)) => return Poll::Ready(FlightEnd::ClientGone),
-            Poll::Ready(Err(error)) => {
-                let error = error.because(self.upstream.failed());
-                return Poll::Ready(FlightEnd::Upstream(error));
-            }
+            Poll::Ready(Ok(())) => return Poll::Ready(ExchangeEnd::Done),
+            Poll::Ready(Err(end)) => return Poll::Ready(end),
             Poll::Pending => {}
         }
         if client.is_gone(cx, self.upload.received()) {
-            return Poll::Ready(FlightEnd::ClientGone);
+            return Poll::Ready(CLIENT_GONE);
         }
         match self.overdue(cx, client.timer, timeouts) {
             Some(landing) => Poll::Ready(landing),
@@ -154,7 +126,7 @@ impl<U: Io> ExchangeFlight<'_, U> {
         cx: &mut Context<'_>,
         client: &mut ExchangeClient<'_, S>,
         head: &[u8],
-    ) -> Option<FlightEnd> {
+    ) -> Option<ExchangeEnd> {
         if self.upload.finished || self.upload.broken {
             return None;
         }
@@ -188,7 +160,7 @@ impl<U: Io> ExchangeFlight<'_, U> {
         cx: &mut Context<'_>,
         timer: &mut Timer,
         timeouts: &HttpTimeouts,
-    ) -> Option<FlightEnd> {
+    ) -> Option<ExchangeEnd> {
         let sending = !(self.upload.received() || self.upload.broken);
         if !(self.download.stalled || sending) {
             self.idle_since = None;
@@ -198,7 +170,7 @@ impl<U: Io> ExchangeFlight<'_, U> {
             let since = *self.waiting_since.get_or_insert_with(Instant::now);
             return timer
                 .passed(cx, since + limit)
-                .then_some(FlightEnd::Timeout);
+                .then_some(ExchangeEnd::Timeout);
         }
         let moved = self.upload.body_bytes + self.download.body_bytes;
         let since = match self.idle_since {
@@ -212,6 +184,6 @@ impl<U: Io> ExchangeFlight<'_, U> {
             let whole = self.started + timeouts.body_grace + Duration::from_secs(earned);
             deadline = deadline.min(whole);
         }
-        timer.passed(cx, deadline).then_some(FlightEnd::Idle)
+        timer.passed(cx, deadline).then_some(ExchangeEnd::Idle)
     }
 }

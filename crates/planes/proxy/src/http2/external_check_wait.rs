@@ -7,22 +7,12 @@ use std::time::{Duration, Instant};
 
 use voile_http2::{Fields, RecvStream};
 
-use super::flight::client_gone;
 use super::stream_copy::Cause;
+use crate::http::ending::ExchangeEnd;
 use crate::http::external_check::{BodyPrefix, BodyWanted, Pending, TakenBody};
 use crate::http::timer::Timer;
-use crate::http::{
-    BODY_TOO_LARGE, ExchangeRecord, HttpHead, HttpRole, HttpTimeouts, RequestRoute, ResponseFlag,
-    RoleRefusal,
-};
+use crate::http::{ExchangeRecord, HttpHead, HttpRole, HttpTimeouts, RequestRoute, RoleRefusal};
 use crate::http2::stream_call::ClientCall;
-
-/// Reason for dropping a question, or its answer.
-enum StreamConsultError {
-    Client(Cause),
-    TooLarge,
-    Idle,
-}
 
 /// Has the role ask about a request that it does not let pass at once, and decide. Interruptions are answered here.
 pub(super) async fn consult<R: HttpRole>(
@@ -71,21 +61,8 @@ async fn once<R: HttpRole>(
             call.held = (!held.chunks.is_empty()).then(|| Box::new(held));
             Some(role.answered(&HttpHead::Http2(parts), question))
         }
-        Err(why) => {
-            use ResponseFlag as Flag;
-            match why {
-                StreamConsultError::Client(cause) => client_gone(cause, tally),
-                StreamConsultError::TooLarge => {
-                    let flag = Flag::DownstreamProtocolError;
-                    let why = (BODY_TOO_LARGE, BODY_TOO_LARGE);
-                    call.answer(role, 413, flag, why, tally);
-                }
-                StreamConsultError::Idle => {
-                    let details = "stream_idle_timeout";
-                    let why = (details, details);
-                    call.answer(role, 408, Flag::StreamIdleTimeout, why, tally);
-                }
-            }
+        Err(end) => {
+            call.give_up(role, end, tally);
             None
         }
     }
@@ -98,7 +75,7 @@ async fn ask<R: HttpRole>(
     wanted: Option<BodyWanted>,
     (held, body): (&mut TakenBody, &mut RecvStream),
     call: &mut ClientCall,
-) -> Result<(), StreamConsultError> {
+) -> Result<(), ExchangeEnd> {
     let shown = match wanted.filter(|_| !call.is_tunnel && !body.is_end_stream()) {
         None => None,
         Some(wanted) => Some(hold(timeouts, wanted, held, body, call).await?),
@@ -106,9 +83,7 @@ async fn ask<R: HttpRole>(
     let mut asking = std::pin::pin!(role.ask(question, shown));
     poll_fn(|cx| match asking.as_mut().poll(cx) {
         Poll::Ready(()) => Poll::Ready(Ok(())),
-        Poll::Pending => call
-            .poll_gone(cx)
-            .map(|cause| Err(StreamConsultError::Client(cause))),
+        Poll::Pending => call.poll_gone(cx).map(Err),
     })
     .await
 }
@@ -121,14 +96,14 @@ async fn hold(
     held: &mut TakenBody,
     body: &mut RecvStream,
     call: &mut ClientCall,
-) -> Result<BodyPrefix, StreamConsultError> {
+) -> Result<BodyPrefix, ExchangeEnd> {
     let (mut timer, mut moved, mut before) = (Timer::default(), Instant::now(), 0);
     poll_fn(|cx| {
         if let Poll::Ready(taken) = held.poll(cx, body, wanted.max) {
-            return Poll::Ready(taken.map_err(StreamConsultError::Client));
+            return Poll::Ready(taken.map_err(ExchangeEnd::Client));
         }
-        if let Poll::Ready(cause) = call.poll_gone(cx) {
-            return Poll::Ready(Err(StreamConsultError::Client(cause)));
+        if let Poll::Ready(end) = call.poll_gone(cx) {
+            return Poll::Ready(Err(end));
         }
         if held.bytes != before {
             (moved, before) = (Instant::now(), held.bytes);
@@ -140,14 +115,14 @@ async fn hold(
             deadline = deadline.min(whole);
         }
         match timer.passed(cx, deadline) {
-            true => Poll::Ready(Err(StreamConsultError::Idle)),
+            true => Poll::Ready(Err(ExchangeEnd::Idle)),
             false => Poll::Pending,
         }
     })
     .await?;
     let whole = held.whole && held.bytes <= wanted.max;
     if !(whole || wanted.partial) {
-        return Err(StreamConsultError::TooLarge);
+        return Err(ExchangeEnd::TooLarge);
     }
     let mut bytes = held.chunks.concat();
     bytes.truncate(wanted.max);

@@ -5,55 +5,18 @@
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use voile_http2::{ErrorCode, Fields, ResponseFuture};
+use voile_http2::{Fields, ResponseFuture};
 use voile_traffic::{Attempt, RetryPolicy};
 
 use super::conversions::headers;
 use super::grpc::{self, Messages};
 use super::limits::MAX_INTERIM_RESPONSES;
-use super::stream_copy::{BrokenSide, Cause, Pump, Replay, reason};
+use super::stream_copy::{BrokenSide, Cause, Pump, Replay};
+use crate::http::ending::ExchangeEnd;
 use crate::http::external_check::amend_fields;
 use crate::http::timer::Timer;
-use crate::http::{
-    ExchangeRecord, HeadObserver, HttpRole, HttpTimeouts, ResponseFlag, Revocation,
-    UpstreamResponse,
-};
+use crate::http::{ExchangeRecord, HeadObserver, HttpRole, HttpTimeouts, UpstreamResponse};
 use crate::http2::stream_call::ClientCall;
-
-/// End of a stream's flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StreamEnd {
-    Done,
-    /// The client gave up, or its request was malformed.
-    Client(Cause),
-    /// The upstream failed; whether the client has the head of an answer.
-    Upstream(Cause),
-    /// More interim responses than [`MAX_INTERIM_RESPONSES`].
-    Interim,
-    /// No bytes moved for too long.
-    Idle,
-    /// The upstream did not begin its answer in time.
-    Timeout,
-    /// All the time that there was for the answer is over.
-    Expired,
-    /// A whole head that was held back, since another attempt may be wished for. Polling goes on after [`Flight::accept`].
-    Held(Attempt),
-    /// The leave of the exchange was revoked.
-    Revoked,
-}
-
-pub(crate) fn client_gone(cause: Cause, tally: &mut ExchangeRecord) {
-    (tally.flag, tally.details) = match cause {
-        Cause::Reset(_) | Cause::Unprocessed => {
-            (ResponseFlag::DownstreamRemoteReset, "http2.remote_reset")
-        }
-        Cause::Violation(_) => (ResponseFlag::DownstreamProtocolError, "http2.violation"),
-        Cause::Connection => (
-            ResponseFlag::DownstreamConnectionTermination,
-            "downstream_remote_disconnect",
-        ),
-    };
-}
 
 /// The answer's way.
 pub(crate) enum ResponsePath {
@@ -127,7 +90,7 @@ impl<'a> StreamFlight<'a> {
         call: &mut ClientCall,
         tally: &mut ExchangeRecord,
         hears: impl FnOnce(UpstreamResponse),
-    ) -> Poll<StreamEnd> {
+    ) -> Poll<ExchangeEnd> {
         let landing = self.poll(cx, call, tally);
         if let Some(answer) = self.news.take() {
             hears(answer);
@@ -140,11 +103,11 @@ impl<'a> StreamFlight<'a> {
         cx: &mut Context<'_>,
         call: &mut ClientCall,
         tally: &mut ExchangeRecord,
-    ) -> Poll<StreamEnd> {
+    ) -> Poll<ExchangeEnd> {
         let kept = self.observer.map_or(&[][..], HeadObserver::keeps);
         match self.up.poll(cx, Some(self.replay), kept) {
             Poll::Ready(Err(BrokenSide::Source(cause))) => {
-                return Poll::Ready(StreamEnd::Client(cause));
+                return Poll::Ready(ExchangeEnd::Client(cause));
             }
             // The upstream takes no more of the body; its answer decides.
             Poll::Ready(Err(BrokenSide::Sink(_))) => self.up.finish(),
@@ -173,7 +136,7 @@ impl<'a> StreamFlight<'a> {
                     let policy = self.retry.filter(|_| self.replay.is_whole());
                     if let Some(why) = wishes_another(policy, &answer, call.is_grpc) {
                         *held = Some(answer);
-                        return Poll::Ready(StreamEnd::Held(why));
+                        return Poll::Ready(ExchangeEnd::Held(why));
                     }
                     self.replay.forget();
                     if let Err(landing) = self.begin(answer, call, tally) {
@@ -182,8 +145,8 @@ impl<'a> StreamFlight<'a> {
                 }
                 Poll::Ready(Err(landing)) => return Poll::Ready(landing),
                 Poll::Pending => {
-                    if let Poll::Ready(cause) = call.poll_gone(cx) {
-                        return Poll::Ready(StreamEnd::Client(cause));
+                    if let Poll::Ready(end) = call.poll_gone(cx) {
+                        return Poll::Ready(end);
                     }
                 }
             }
@@ -192,22 +155,22 @@ impl<'a> StreamFlight<'a> {
             match pump.poll(cx, None, &[]) {
                 // A tunnel's two directions end each by itself.
                 Poll::Ready(Ok(())) if call.is_tunnel && !self.up.is_done() => {}
-                Poll::Ready(Ok(())) => return Poll::Ready(StreamEnd::Done),
+                Poll::Ready(Ok(())) => return Poll::Ready(ExchangeEnd::Done),
                 Poll::Ready(Err(BrokenSide::Source(cause))) => {
-                    return Poll::Ready(StreamEnd::Upstream(cause));
+                    return Poll::Ready(ExchangeEnd::Upstream(cause));
                 }
                 Poll::Ready(Err(BrokenSide::Sink(cause))) => {
-                    return Poll::Ready(StreamEnd::Client(cause));
+                    return Poll::Ready(ExchangeEnd::Client(cause));
                 }
                 Poll::Pending => {
                     if let Poll::Ready(cause) = pump.sink().poll_failed(cx) {
-                        return Poll::Ready(StreamEnd::Client(cause));
+                        return Poll::Ready(ExchangeEnd::Client(cause));
                     }
                 }
             }
         }
         if matches!(self.down, ResponsePath::Over) {
-            return Poll::Ready(StreamEnd::Done);
+            return Poll::Ready(ExchangeEnd::Done);
         }
         match self.late(cx, call) {
             Some(landing) => Poll::Ready(landing),
@@ -221,7 +184,7 @@ impl<'a> StreamFlight<'a> {
         mut answer: Fields,
         call: &mut ClientCall,
         tally: &mut ExchangeRecord,
-    ) -> Result<(), StreamEnd> {
+    ) -> Result<(), ExchangeEnd> {
         let ResponsePath::Waiting { response, .. } = &mut self.down else {
             return Ok(());
         };
@@ -246,7 +209,7 @@ impl<'a> StreamFlight<'a> {
             call.status = grpc::status(&answer);
         }
         let sent = call.respond.send_response(answer, end);
-        let sink = sent.map_err(StreamEnd::Client)?;
+        let sink = sent.map_err(ExchangeEnd::Client)?;
         self.down = if end {
             ResponsePath::Over
         } else {
@@ -257,13 +220,13 @@ impl<'a> StreamFlight<'a> {
 
     /// Only waiting for the client is bounded, and silence in a tunnel, as in HTTP/1.1. A quiet gRPC caller is not late, it has
     /// nothing to say.
-    fn late(&mut self, cx: &mut Context<'_>, call: &mut ClientCall) -> Option<StreamEnd> {
+    fn late(&mut self, cx: &mut Context<'_>, call: &mut ClientCall) -> Option<ExchangeEnd> {
         let (answering, down_stalled, down_bytes) = match &self.down {
             ResponsePath::Body(pump) => (true, pump.stalled, pump.bytes),
             _ => (false, false, 0),
         };
         if call.is_over(cx, &mut self.timer, self.limit, || self.up.is_received()) {
-            return Some(StreamEnd::Expired);
+            return Some(ExchangeEnd::Expired);
         }
         let sending = !self.up.is_done() && !self.up.stalled && !answering && !call.is_grpc;
         let tunnel = answering && call.is_tunnel;
@@ -275,7 +238,7 @@ impl<'a> StreamFlight<'a> {
             let limit = limit.filter(|_| waiting)?;
             let since = *self.waiting_since.get_or_insert_with(Instant::now);
             let late = self.timer.passed(cx, since + limit);
-            return late.then_some(StreamEnd::Timeout);
+            return late.then_some(ExchangeEnd::Timeout);
         }
         let moved = self.up.bytes + down_bytes;
         let since = match self.idle_since {
@@ -292,7 +255,7 @@ impl<'a> StreamFlight<'a> {
             let whole = self.started + self.timeouts.body_grace + Duration::from_secs(earned);
             deadline = deadline.min(whole);
         }
-        self.timer.passed(cx, deadline).then_some(StreamEnd::Idle)
+        self.timer.passed(cx, deadline).then_some(ExchangeEnd::Idle)
     }
 
     /// Accepts all further bytes, the held-back head included.
@@ -308,7 +271,7 @@ impl<'a> StreamFlight<'a> {
     /// Turns the end of the flight into each side's message and the record.
     pub(crate) fn land<R: HttpRole>(
         self,
-        landing: StreamEnd,
+        landing: ExchangeEnd,
         role: &R,
         call: &mut ClientCall,
         tally: &mut ExchangeRecord,
@@ -330,86 +293,25 @@ impl<'a> StreamFlight<'a> {
                 call.status = pump.trailers.as_ref().and_then(grpc::status);
             }
         }
-        let mut reset_client = |reason| match &mut down {
-            Some(pump) => pump.sink().send_reset(reason),
-            None => call.respond.send_reset(reason),
+        let (reply, code) = (landing.reply(answered, R::REVOCATION), landing.code());
+        let mut reset_client = || match &mut down {
+            Some(pump) => pump.sink().send_reset(code),
+            None => call.respond.send_reset(code),
         };
         match landing {
-            StreamEnd::Done => tally.details = "via_upstream",
-            StreamEnd::Client(cause) => {
-                let code = match cause {
-                    Cause::Connection => ErrorCode::CANCEL,
-                    cause => reason(cause),
-                };
+            ExchangeEnd::Done => {}
+            // It goes on as it came.
+            ExchangeEnd::Upstream(Cause::Reset(_) | Cause::Unprocessed) => reset_client(),
+            landing => {
                 self.up.sink().send_reset(code);
-                client_gone(cause, tally);
-            }
-            StreamEnd::Upstream(cause @ (Cause::Reset(_) | Cause::Unprocessed)) => {
-                reset_client(reason(cause));
-                tally.flag = ResponseFlag::UpstreamRemoteReset;
-                tally.details = "upstream_remote_reset";
-            }
-            failure => {
-                let (status, flag, details, reason) = own_words(failure, &R::REVOCATION);
-                let told = match failure {
-                    StreamEnd::Revoked => R::REVOCATION.told,
-                    _ => details,
-                };
-                self.up.sink().send_reset(reason);
-                if answered {
-                    reset_client(reason);
-                    (tally.flag, tally.details) = (flag, details);
-                } else {
-                    call.answer(role, status, flag, (details, told), tally);
+                match landing {
+                    ExchangeEnd::Client(_) => {}
+                    _ if answered => reset_client(),
+                    _ => return call.answer(role, reply, tally),
                 }
             }
         }
-    }
-}
-
-/// Our answer to a failure without an own answer: a status while there is no answer, a code when there is.
-fn own_words(
-    failure: StreamEnd,
-    revocation: &Revocation,
-) -> (u16, ResponseFlag, &'static str, ErrorCode) {
-    use ResponseFlag as Flag;
-    match failure {
-        StreamEnd::Upstream(Cause::Violation(reason)) => {
-            (502, Flag::UpstreamProtocolError, "http2.violation", reason)
-        }
-        StreamEnd::Interim => (
-            502,
-            Flag::UpstreamProtocolError,
-            "interim_responses",
-            ErrorCode::PROTOCOL_ERROR,
-        ),
-        StreamEnd::Timeout | StreamEnd::Expired => (
-            504,
-            Flag::UpstreamRequestTimeout,
-            "response_timeout",
-            ErrorCode::CANCEL,
-        ),
-        StreamEnd::Idle => (
-            408,
-            Flag::StreamIdleTimeout,
-            "stream_idle_timeout",
-            ErrorCode::CANCEL,
-        ),
-        StreamEnd::Revoked => {
-            let Revocation {
-                status,
-                flag,
-                details,
-                ..
-            } = *revocation;
-            (status, flag, details, ErrorCode::CANCEL)
-        }
-        StreamEnd::Upstream(_) | StreamEnd::Client(_) | StreamEnd::Done | StreamEnd::Held(_) => (
-            503,
-            Flag::UpstreamConnectionTermination,
-            "upstream_connection_termination",
-            ErrorCode::INTERNAL_ERROR,
-        ),
+        (tally.flag, tally.details) = (reply.flag, reply.details);
     }
 }
 
@@ -437,18 +339,18 @@ fn poll_head(
     response: &mut Option<ResponseFuture>,
     interim: &mut u32,
     call: &mut ClientCall,
-) -> Poll<Result<Fields, StreamEnd>> {
+) -> Poll<Result<Fields, ExchangeEnd>> {
     let Some(response) = response else {
         return Poll::Pending;
     };
     while let Poll::Ready(Some(mut early)) = response.poll_informational(cx) {
         *interim += 1;
         if *interim > MAX_INTERIM_RESPONSES {
-            return Poll::Ready(Err(StreamEnd::Interim));
+            return Poll::Ready(Err(ExchangeEnd::Interim));
         }
         headers::clean(&mut early);
         // A client that has gone is noticed elsewhere.
         let _ = call.respond.send_informational(early);
     }
-    response.poll_head(cx).map_err(StreamEnd::Upstream)
+    response.poll_head(cx).map_err(ExchangeEnd::Upstream)
 }

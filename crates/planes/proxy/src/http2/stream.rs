@@ -11,11 +11,13 @@ use voile_traffic::Attempt;
 
 use super::conversions::{downgrade, headers};
 use super::external_check_wait::consult;
-use super::flight::{StreamEnd, StreamFlight, client_gone};
+use super::flight::StreamFlight;
 use super::limits::MAX_ATTEMPTS;
-use super::stream_copy::{Cause, Pump, Replay};
+use super::stream_copy::{Pump, Replay};
 use super::upstream::Lease;
 use super::{is_extended_connect, is_plain_connect};
+use crate::http::ending::ExchangeEnd;
+use crate::http::reply::LocalReply;
 use crate::http::timer::Timer;
 use crate::http::{
     ConnectFailure, Exchange, ExchangeRecord, Grpc, HeadObserver, HttpHead, HttpRole, HttpWorker,
@@ -52,7 +54,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: StreamWork<R>) {
     let ticket = if let Err((status, details)) = headers::check_request(&parts, role.serves_proxy())
     {
         let flag = ResponseFlag::DownstreamProtocolError;
-        call.answer(&*role, status, flag, (details, details), &mut tally);
+        call.answer(&*role, LocalReply::new(status, flag, details), &mut tally);
         None
     } else {
         if let Some(name) = role.unknown(&head) {
@@ -68,11 +70,15 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: StreamWork<R>) {
         };
         match decided {
             Err(refusal) => {
-                call.refuse(&*role, &refusal, &mut tally);
+                // Otherwise the client was answered while the role asked.
+                if tally.details.is_empty() {
+                    call.answer(&*role, LocalReply::refused(&refusal), &mut tally);
+                }
                 refusal.ticket
             }
             Ok(route) if route.upstream == UpstreamHttp::Http1 && is_http2s_own(&parts) => {
-                Some(call.answer_incapable(&*role, route.ticket, &mut tally))
+                call.answer(&*role, incapable(), &mut tally);
+                Some(route.ticket)
             }
             Ok(route) if route.upstream == UpstreamHttp::Http1 => {
                 let client = (body, call, live);
@@ -98,6 +104,14 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: StreamWork<R>) {
         record: &tally,
     });
     worker.buffers.http2.give_block(parts);
+}
+
+/// Reply if HTTP/1.1 cannot carry the request.
+fn incapable() -> LocalReply<'static> {
+    LocalReply {
+        reason: "this :protocol cannot be translated to HTTP/1.1",
+        ..LocalReply::new(501, ResponseFlag::UpstreamProtocolError, "connect_protocol")
+    }
 }
 
 /// An extended CONNECT for which HTTP/1.1 has no upgrade that we know.
@@ -145,7 +159,11 @@ async fn forward<R: HttpRole + 'static>(
             lease.spoiled();
             match tally.attempts < MAX_ATTEMPTS {
                 true => continue,
-                false => return closing(role, call, tally),
+                false => {
+                    let flag = ResponseFlag::UpstreamConnectionFailure;
+                    let reply = LocalReply::new(503, flag, "upstream_connection_closing");
+                    return call.answer(role, reply, tally);
+                }
             }
         };
         let up = match (body.take(), &mut upload) {
@@ -181,7 +199,7 @@ async fn forward<R: HttpRole + 'static>(
             if again(role, route, failed, call, tally).await || harmless {
                 continue;
             }
-            if matches!(landing, StreamEnd::Held(_)) {
+            if matches!(landing, ExchangeEnd::Held(_)) {
                 flight.accept();
                 landing = fly(role, &route.ticket, parts, &mut flight, call, tally).await;
             }
@@ -204,11 +222,15 @@ async fn reach<R: HttpRole + 'static>(
         (route.observer.iter()).for_each(|one| one.seeks_connection());
         match acquire(worker, role, route, (call, received), extended).await {
             Ok(lease) => return Some(lease),
-            Err(MissingUpstream::Upstream(failure))
-                if dials_again(role, route, &failure, call, tally).await => {}
-            Err(missing) => {
-                unreached(role, missing, call, tally);
+            Err(MissingUpstream::Ended(end)) => {
+                call.give_up(role, end, tally);
                 return None;
+            }
+            Err(MissingUpstream::Failed(failure)) => {
+                if !dials_again(role, route, &failure, call, tally).await {
+                    call.answer(role, LocalReply::unreached(&failure), tally);
+                    return None;
+                }
             }
         }
     }
@@ -245,56 +267,21 @@ fn copied_head<'a, R: HttpRole>(
     Some((observer, sent))
 }
 
-/// Reply if every connection was closing.
-fn closing<R: HttpRole>(role: &R, call: &mut ClientCall, tally: &mut ExchangeRecord) {
-    let flag = ResponseFlag::UpstreamConnectionFailure;
-    let details = "upstream_connection_closing";
-    call.answer(role, 503, flag, (details, details), tally);
-}
-
-/// Reply if no endpoint was reached.
-fn unreached<R: HttpRole>(
-    role: &R,
-    missing: MissingUpstream,
-    call: &mut ClientCall,
-    tally: &mut ExchangeRecord,
-) {
-    match missing {
-        MissingUpstream::Client(cause) => client_gone(cause, tally),
-        MissingUpstream::Time => {
-            let flag = ResponseFlag::UpstreamRequestTimeout;
-            call.answer(role, 504, flag, (LATE, LATE), tally);
-        }
-        MissingUpstream::Upstream(failure) => {
-            let (flag, details) = (failure.flag, failure.details);
-            let why = (details, &*failure.reason);
-            call.answer(role, failure.status, flag, why, tally);
-        }
-    }
-}
-
 /// Describes an attempt that failed. Gives up a connection without a future.
-fn failure(landing: StreamEnd, lease: &Lease) -> Option<Attempt> {
+fn failure(landing: ExchangeEnd, lease: &Lease) -> Option<Attempt> {
     match landing {
-        StreamEnd::Upstream(cause) => Some(lease.attempt(cause)),
-        StreamEnd::Held(why) => Some(why),
+        ExchangeEnd::Upstream(cause) => Some(lease.attempt(cause)),
+        ExchangeEnd::Held(why) => Some(why),
         // As in HTTP/1.1: no answer in time is one of 504.
-        StreamEnd::Timeout => Some(Attempt::Answered(504)),
-        StreamEnd::Interim => {
+        ExchangeEnd::Timeout => Some(Attempt::Answered(504)),
+        ExchangeEnd::Interim => {
             // The answer does not end; no other stream shall wait behind it.
             lease.spoiled();
             None
         }
-        StreamEnd::Done
-        | StreamEnd::Client(_)
-        | StreamEnd::Idle
-        | StreamEnd::Expired
-        | StreamEnd::Revoked => None,
+        _ => None,
     }
 }
-
-/// Details of a response timeout.
-const LATE: &str = "response_timeout";
 
 /// One attempt, as long as leave for it is not taken back.
 async fn fly<R: HttpRole>(
@@ -304,11 +291,11 @@ async fn fly<R: HttpRole>(
     flight: &mut StreamFlight<'_>,
     call: &mut ClientCall,
     tally: &mut ExchangeRecord,
-) -> StreamEnd {
+) -> ExchangeEnd {
     let hears = |answer| role.answers(ticket, answer);
     poll_fn(
         |cx| match role.is_revoked(ticket, || HttpHead::Http2(parts)) {
-            true => Poll::Ready(StreamEnd::Revoked),
+            true => Poll::Ready(ExchangeEnd::Revoked),
             false => flight.poll_heard(cx, call, tally, hears),
         },
     )
@@ -357,10 +344,9 @@ async fn again<R: HttpRole>(
 
 /// Why there is no upstream.
 enum MissingUpstream {
-    Client(Cause),
-    /// All the time that there was for the answer is over.
-    Time,
-    Upstream(ConnectFailure),
+    Failed(ConnectFailure),
+    /// The exchange ended before.
+    Ended(ExchangeEnd),
 }
 
 async fn acquire<R: HttpRole + 'static>(
@@ -374,13 +360,13 @@ async fn acquire<R: HttpRole + 'static>(
     let mut acquiring = pin!(worker.http2.acquire(role, route, extended_connect));
     poll_fn(|cx| {
         if let Poll::Ready(acquired) = acquiring.as_mut().poll(cx) {
-            return Poll::Ready(acquired.map_err(MissingUpstream::Upstream));
+            return Poll::Ready(acquired.map_err(MissingUpstream::Failed));
         }
         if call.is_over(cx, &mut timer, route.timeout(), received) {
-            return Poll::Ready(Err(MissingUpstream::Time));
+            return Poll::Ready(Err(MissingUpstream::Ended(ExchangeEnd::Expired)));
         }
         call.poll_gone(cx)
-            .map(|cause| Err(MissingUpstream::Client(cause)))
+            .map(|end| Err(MissingUpstream::Ended(end)))
     })
     .await
 }

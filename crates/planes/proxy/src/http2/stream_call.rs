@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use voile_http2::{Fields, SendResponse};
 
+use crate::http::ending::ExchangeEnd;
 use crate::http::external_check::TakenBody;
+use crate::http::reply::{LocalReply, ReplyTraits};
 use crate::http::timer::Timer;
-use crate::http::{ExchangeRecord, ExternalReply, HttpHead, HttpRole, ResponseFlag, RoleRefusal};
-use crate::http2::reply;
-use crate::http2::stream_copy::Cause;
+use crate::http::{ExchangeRecord, HttpHead, HttpRole};
 
 /// The client's side of a stream.
 pub(crate) struct ClientCall {
@@ -41,77 +41,36 @@ impl ClientCall {
         }
     }
 
-    /// Replies ourselves: with these details for the record, and this reason.
+    /// Replies ourselves.
     pub(crate) fn answer<R: HttpRole>(
         &mut self,
         role: &R,
-        status: u16,
-        flag: ResponseFlag,
-        (details, reason): (&'static str, &str),
+        reply: LocalReply<'_>,
         tally: &mut ExchangeRecord,
     ) {
-        self.say(role, status, flag, (details, reason, None), tally);
-    }
-
-    fn say<R: HttpRole>(
-        &mut self,
-        role: &R,
-        status: u16,
-        flag: ResponseFlag,
-        (details, reason, told): (&'static str, &str, Option<&ExternalReply>),
-        tally: &mut ExchangeRecord,
-    ) {
-        // Success would tell the client of a tunnel that there is one (RFC 9110 section 9.3.6, RFC 8441 section 5).
-        let status = match status {
-            200..300 if self.is_tunnel => 502,
-            status => status,
-        };
+        let words = reply.words(ReplyTraits {
+            grpc: self.is_grpc,
+            head_only: self.is_head,
+            tunnel: self.is_tunnel,
+        });
         let added = role.adds_to_own();
         let added = added.as_deref().map_or(&[][..], std::slice::from_ref);
-        let sent = reply::send(
-            &mut self.respond,
-            status,
-            reason,
-            (told, added),
-            self.is_grpc && !self.is_tunnel,
-            self.is_head,
-        );
-        tally.status = sent.status;
-        tally.flag = flag;
-        tally.details = details;
-        tally.response_head_bytes = sent.head;
-        tally.response_body_bytes = sent.body;
-        if let Some(grpc) = &mut tally.grpc {
-            grpc.status = sent.grpc_status;
-        }
+        let sent = words.send(&mut self.respond, added);
+        reply.record(&words, sent, tally);
     }
 
-    /// Sends the role's refusal, unless a reply was sent already.
-    pub(super) fn refuse<R: HttpRole>(
+    /// Ends a request of which the client has received nothing.
+    pub(crate) fn give_up<R: HttpRole>(
         &mut self,
         role: &R,
-        refusal: &RoleRefusal<R>,
+        end: ExchangeEnd,
         tally: &mut ExchangeRecord,
     ) {
-        if tally.details.is_empty() {
-            let (status, flag) = (refusal.status, refusal.flag);
-            let told = refusal.told.as_deref();
-            let why = (refusal.details, &*refusal.reason, told);
-            self.say(role, status, flag, why, tally);
+        let reply = end.reply(false, R::REVOCATION);
+        match end {
+            ExchangeEnd::Client(_) => (tally.flag, tally.details) = (reply.flag, reply.details),
+            _ => self.answer(role, reply, tally),
         }
-    }
-
-    /// Replies that HTTP/1.1 cannot carry it; gives the ticket back.
-    pub(super) fn answer_incapable<R: HttpRole>(
-        &mut self,
-        role: &R,
-        ticket: R::Ticket,
-        tally: &mut ExchangeRecord,
-    ) -> R::Ticket {
-        let (flag, details) = (ResponseFlag::UpstreamProtocolError, "connect_protocol");
-        let reason = "this :protocol cannot be translated to HTTP/1.1";
-        self.answer(role, 501, flag, (details, reason), tally);
-        ticket
     }
 
     /// Returns true if the time for an answer is over, which begins when all of the request was received. A tunnel has no end
@@ -131,7 +90,7 @@ impl ClientCall {
     }
 
     /// Cause of the client's end of the stream, once it ended.
-    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Cause> {
-        self.respond.poll_failed(cx)
+    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<ExchangeEnd> {
+        self.respond.poll_failed(cx).map(ExchangeEnd::Client)
     }
 }

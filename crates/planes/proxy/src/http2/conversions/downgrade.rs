@@ -21,6 +21,7 @@ use voile_http1::{Body, Progress, RequestSummary, ResponseHead, ResponseIndex};
 use voile_http2::{ErrorCode, Failure, Fields, RecvStream, SendResponse, SendStream};
 use voile_traffic::Attempt;
 
+use crate::http::ending::ExchangeEnd;
 use crate::http::io::Io;
 use crate::http::{
     ConnectFailure, Exchange, ExchangeRecord, HeadAmendment, HeadEdit, HttpHead, HttpRole,
@@ -29,7 +30,6 @@ use crate::http::{
 };
 use crate::http2::conversions::grpc::{self, Messages};
 use crate::http2::conversions::{headers, trailers};
-use crate::http2::flight::client_gone;
 use crate::http2::session::Live;
 use crate::http2::stream_call::ClientCall;
 use crate::http2::stream_copy::Replay;
@@ -323,7 +323,9 @@ impl DowngradedStream<'_> {
     }
 
     fn gone(&mut self, cause: Failure) -> io::Error {
-        client_gone(cause, &mut self.record.borrow_mut());
+        let mut record = self.record.borrow_mut();
+        let words = ExchangeEnd::Client(cause).reply(false, Revocation::CLIENT);
+        (record.flag, record.details) = (words.flag, words.details);
         self.complete = true;
         io::ErrorKind::ConnectionReset.into()
     }
