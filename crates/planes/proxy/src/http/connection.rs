@@ -65,8 +65,6 @@ pub(crate) struct Http1Connection<'a, S, R: HttpRole> {
     pub(crate) stream: S,
     pub(crate) work: Option<ConnectionWork>,
     pub(crate) timer: Timer,
-    /// When the last request's head was complete.
-    pub(crate) started: Instant,
     /// When the last exchange ended, or the connection began.
     pub(crate) rested: Instant,
     header_began: Option<Instant>,
@@ -121,7 +119,6 @@ impl<'a, S: Io, R: HttpRole> Http1Connection<'a, S, R> {
             stream,
             work,
             timer: Timer::default(),
-            started: Instant::now(),
             rested: Instant::now(),
             header_began: None,
             parked: Vec::new(),

@@ -3,8 +3,8 @@
 use std::future::{Future, poll_fn};
 use std::io::Write;
 use std::rc::Rc;
-use std::task::{Context, Poll};
-use std::time::Instant;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use voile_http1::{RequestEdit, RequestSummary, Version};
 use voile_traffic::Attempt;
@@ -14,6 +14,7 @@ use super::buffers::Buffer;
 use super::connection::{AfterExchange, ConnectionWork, Http1Connection};
 use super::download::{Download, Terms};
 use super::ending::{CLIENT_GONE, ExchangeEnd};
+use super::exchange_clock::{ExchangeClock, ExchangeLimits};
 use super::flight::{ExchangeClient, ExchangeFlight};
 use super::head::{HttpHead, is_grpc};
 use super::io::Io;
@@ -22,7 +23,6 @@ use super::reply::{LocalReply, ReplyTraits};
 use super::role::{
     ConnectFailure, Exchange, ExchangeRecord, HttpRole, RequestRoute, ResponseFlag, UpstreamHttp,
 };
-use super::timer::Timer;
 use super::tunnel::TunnelDirection;
 use super::upload::Upload;
 use super::upstream::Upstream;
@@ -81,17 +81,9 @@ enum OpenedExchange<U> {
     Ended(ExchangeEnd),
 }
 
-/// Returns true if the response timed out. A tunnel has no end that could be waited for.
-fn is_over<R: HttpRole>(
-    route: &RequestRoute<R>,
-    facts: ExchangeFacts,
-    upload: &Upload,
-    timer: &mut Timer,
-    cx: &mut Context<'_>,
-) -> bool {
-    let limited = upload.received() && !facts.asked.connect;
-    let deadline = limited.then(|| route.deadline()).flatten();
-    deadline.is_some_and(|deadline| timer.passed(cx, deadline))
+/// Timeout of the answer. A tunnel has no end that could be waited for.
+fn timeout<R: HttpRole>(route: &RequestRoute<R>, facts: ExchangeFacts) -> Option<Duration> {
+    route.timeout().filter(|_| !facts.asked.connect)
 }
 
 /// Edits of a request's head.
@@ -140,11 +132,11 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     /// Serves the request whose head is complete in `self.work`.
     pub(crate) async fn exchange(&mut self) -> AfterExchange {
         let started = Instant::now();
-        self.started = started;
         let Some(ConnectionWork { input, desk }) = &mut self.work else {
             return AfterExchange::Close { linger: false };
         };
         let desk = &mut **desk;
+        desk.clock = ExchangeClock::new(started);
         let head = desk.request.head(input.filled());
         let facts = ExchangeFacts {
             version: head.version(),
@@ -458,14 +450,14 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         if pause.is_zero() {
             return true;
         }
-        // A failed answer is better than none after the timeout.
-        if route.ends_within(pause) {
-            return false;
-        }
-        let mut sleep = Box::pin(tokio::time::sleep(pause));
         let Some(work) = &mut self.work else {
             return false;
         };
+        // A failed answer is better than none after the timeout.
+        if work.desk.clock.ends_within(pause, route.timeout()) {
+            return false;
+        }
+        let mut sleep = Box::pin(tokio::time::sleep(pause));
         let mut client = ExchangeClient {
             stream: &mut self.stream,
             input: &mut work.input,
@@ -506,12 +498,13 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             input: &mut work.input,
             timer: &mut self.timer,
         };
+        let (clock, limit) = (&mut work.desk.clock, timeout(route, facts));
         poll_fn(|cx| match connecting.as_mut().poll(cx) {
             Poll::Ready(Ok(stream)) => Poll::Ready(OpenedExchange::Stream(stream)),
             Poll::Ready(Err(failure)) => Poll::Ready(OpenedExchange::Failed(failure)),
             Poll::Pending => match client.poll_gone(cx, upload) {
                 Poll::Ready(end) => Poll::Ready(OpenedExchange::Ended(end)),
-                Poll::Pending if is_over(route, facts, upload, client.timer, cx) => {
+                Poll::Pending if upload.received() && clock.is_over(cx, client.timer, limit) => {
                     Poll::Ready(OpenedExchange::Ended(ExchangeEnd::Expired))
                 }
                 Poll::Pending => Poll::Pending,
@@ -551,16 +544,17 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             retry: route.retry.as_deref().filter(|_| !facts.asked.connect),
             observer: route.observer.as_deref(),
         };
+        let each = terms.retry.and_then(|policy| policy.per_try_timeout);
+        let limits = ExchangeLimits::new(&worker.timeouts, each, timeout(route, facts));
         let (role, retiring) = (self.role, self.retiring);
         let mut flight = ExchangeFlight {
             upload,
             download,
             upstream,
             terms,
-            idle_since: None,
-            started: self.started,
-            waiting_since: None,
+            limits,
         };
+        desk.clock.restart();
         poll_fn(|cx| {
             let head = || HttpHead::Http1(desk.request.head(client.input.filled()));
             if role.is_revoked(&route.ticket, head) {
@@ -568,16 +562,11 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             }
             let last = retiring || worker.drain.is_draining();
             flight.terms.persist = facts.keep_alive && !last;
-            let polled = flight.poll(cx, &mut client, desk, &worker.buffers, &worker.timeouts);
+            let polled = flight.poll(cx, &mut client, desk, &worker.buffers);
             if let Some(answer) = flight.download.take_news() {
                 role.answers(&route.ticket, answer);
             }
-            match polled {
-                Poll::Pending if is_over(route, facts, flight.upload, client.timer, cx) => {
-                    Poll::Ready(ExchangeEnd::Expired)
-                }
-                polled => polled,
-            }
+            polled
         })
         .await
     }

@@ -8,7 +8,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use voile_http1::{Body, BodyError, Framing};
 
@@ -16,6 +16,7 @@ use super::buffers::Buffer;
 use super::connection::{AfterExchange, ConnectionWork, Http1Connection};
 use super::ending::{CLIENT_GONE, ExchangeEnd};
 use super::exchange::{ExchangeFacts, edit};
+use super::exchange_clock::{ExchangeLimits, ExchangeProgress};
 use super::external_check::{BodyPrefix, BodyWanted, Pending};
 use super::flight::ExchangeClient;
 use super::head::HttpHead;
@@ -130,7 +131,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         }
         self.invite(upload).await;
         let timeouts = self.worker.timeouts;
-        let Some(ConnectionWork { input, .. }) = &mut self.work else {
+        let Some(ConnectionWork { input, desk }) = &mut self.work else {
             return Err(CLIENT_GONE);
         };
         let mut holding = HeldBody {
@@ -139,25 +140,16 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             seen: upload.begin(),
             wanted,
         };
-        let (stream, timer) = (&mut self.stream, &mut self.timer);
-        let (started, mut moved) = (self.started, Instant::now());
+        let (stream, timer, clock) = (&mut self.stream, &mut self.timer, &mut desk.clock);
+        let limits = ExchangeLimits::new(&timeouts, None, None);
         poll_fn(|cx| {
-            let before = holding.seen;
             if let Poll::Ready(held) = holding.poll(cx, input, stream, upload) {
                 return Poll::Ready(held);
             }
-            if holding.seen != before {
-                moved = Instant::now();
-            }
-            let mut deadline = moved + timeouts.stream_idle;
-            if timeouts.min_body_rate > 0 {
-                let earned = upload.body_bytes / u64::from(timeouts.min_body_rate);
-                let whole = started + timeouts.body_grace + Duration::from_secs(earned);
-                deadline = deadline.min(whole);
-            }
-            match timer.passed(cx, deadline) {
-                true => Poll::Ready(Err(ExchangeEnd::Idle)),
-                false => Poll::Pending,
+            let sending = ExchangeProgress::sending(upload.body_bytes);
+            match clock.overdue(cx, timer, limits, sending) {
+                Some(end) => Poll::Ready(Err(end)),
+                None => Poll::Pending,
             }
         })
         .await?;

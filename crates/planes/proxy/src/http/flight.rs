@@ -3,13 +3,13 @@
 //! A wake-up polls: upload → download → is the client still there → has it been idle too long.
 
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
 
 use super::buffers::{Buffer, Buffers, ExchangeBuffers};
 use super::download::{Download, Terms};
 use super::ending::{CLIENT_GONE, ExchangeEnd};
+use super::exchange_clock::{ExchangeClock, ExchangeLimits, ExchangeProgress};
 use super::io::Io;
-use super::limits::{BUFFER_BYTES, HttpTimeouts};
+use super::limits::BUFFER_BYTES;
 use super::timer::Timer;
 use super::upload::{Upload, UploadError};
 
@@ -76,11 +76,7 @@ pub(crate) struct ExchangeFlight<'a, U> {
     pub(crate) download: &'a mut Download,
     pub(crate) upstream: &'a mut U,
     pub(crate) terms: Terms<'a>,
-    pub(crate) idle_since: Option<(Instant, u64)>,
-    /// When the request's head was complete.
-    pub(crate) started: Instant,
-    /// Time when the whole request was sent, if a timeout needs it.
-    pub(crate) waiting_since: Option<Instant>,
+    pub(crate) limits: ExchangeLimits<'a>,
 }
 
 impl<U: Io> ExchangeFlight<'_, U> {
@@ -90,7 +86,6 @@ impl<U: Io> ExchangeFlight<'_, U> {
         client: &mut ExchangeClient<'_, S>,
         desk: &mut ExchangeBuffers,
         buffers: &Buffers,
-        timeouts: &HttpTimeouts,
     ) -> Poll<ExchangeEnd> {
         if let Some(landing) = self.poll_upload(cx, client, &desk.to_upstream) {
             return Poll::Ready(landing);
@@ -115,7 +110,7 @@ impl<U: Io> ExchangeFlight<'_, U> {
         if client.is_gone(cx, self.upload.received()) {
             return Poll::Ready(CLIENT_GONE);
         }
-        match self.overdue(cx, client.timer, timeouts) {
+        match self.overdue(cx, client, &mut desk.clock) {
             Some(landing) => Poll::Ready(landing),
             None => Poll::Pending,
         }
@@ -153,37 +148,32 @@ impl<U: Io> ExchangeFlight<'_, U> {
         None
     }
 
-    /// Reports a timeout. Waiting for the client is bounded, and waiting for the server if a route sets a timeout; the
-    /// clock is read when a wait begins, not per read.
-    fn overdue(
+    /// Reports a timeout. A client is not blamed while the server takes no more of its body, and asked for by then.
+    fn overdue<S: Io>(
         &mut self,
         cx: &mut Context<'_>,
-        timer: &mut Timer,
-        timeouts: &HttpTimeouts,
+        client: &mut ExchangeClient<'_, S>,
+        clock: &mut ExchangeClock,
     ) -> Option<ExchangeEnd> {
-        let sending = !(self.upload.received() || self.upload.broken);
-        if !(self.download.stalled || sending) {
-            self.idle_since = None;
-            let each = self.terms.retry.and_then(|policy| policy.per_try_timeout);
-            let limit = [timeouts.request, each].into_iter().flatten().min();
-            let limit = limit.filter(|_| self.download.status == 0)?;
-            let since = *self.waiting_since.get_or_insert_with(Instant::now);
-            return timer
-                .passed(cx, since + limit)
-                .then_some(ExchangeEnd::Timeout);
-        }
-        let moved = self.upload.body_bytes + self.download.body_bytes;
-        let since = match self.idle_since {
-            Some((since, at)) if at == moved => since,
-            _ => self.idle_since.insert((Instant::now(), moved)).0,
+        let (upload, download) = (&*self.upload, &*self.download);
+        let received = upload.received() || upload.broken;
+        let progress = ExchangeProgress {
+            received,
+            sending: !received && download.status == 0 && !client.stream.may_be_silent(),
+            stuck: upload.stalled,
+            stalled: download.stalled,
+            answered: download.status != 0,
+            tunnel: false,
+            bytes: (upload.body_bytes, download.body_bytes),
         };
-        let mut deadline = since + timeouts.stream_idle;
-        // Once an answer has begun it is a conversation, whose pace is its own.
-        if sending && timeouts.min_body_rate > 0 && self.download.status == 0 {
-            let earned = self.upload.body_bytes / u64::from(timeouts.min_body_rate);
-            let whole = self.started + timeouts.body_grace + Duration::from_secs(earned);
-            deadline = deadline.min(whole);
+        let late = clock.overdue(cx, client.timer, self.limits, progress)?;
+        if late != ExchangeEnd::Idle || download.stalled || !upload.stalled {
+            return Some(late);
         }
-        timer.passed(cx, deadline).then_some(ExchangeEnd::Idle)
+        if client.stream.has_left() {
+            return Some(CLIENT_GONE);
+        }
+        clock.restart();
+        clock.overdue(cx, client.timer, self.limits, progress)
     }
 }

@@ -19,9 +19,9 @@ mod transfer;
 pub(crate) mod upstream;
 pub mod worker;
 
-pub(crate) use transfer::timer;
 pub use transfer::{buffers, io};
 use transfer::{download, tunnel, upload};
+pub(crate) use transfer::{exchange_clock, timer};
 
 pub use buffers::Buffers;
 pub use drain_signal::Drain;

@@ -9,7 +9,6 @@
 //! ```
 
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::future::Future;
 use std::hash::Hash;
 use std::net::SocketAddr;
@@ -234,18 +233,6 @@ pub struct RequestOptions {
     pub path: Option<Box<str>>,
     /// Timeout of the answer, to its end and over all attempts, from when all of the request was received.
     pub timeout: Option<Duration>,
-    /// Time when all of the request was received, once asked for.
-    received: Cell<Option<Instant>>,
-}
-
-impl RequestOptions {
-    /// When the time for an answer is over; to be asked when all of the request was received.
-    fn deadline(&self) -> Option<Instant> {
-        let limit = self.timeout?;
-        let since = self.received.get().unwrap_or_else(Instant::now);
-        self.received.set(Some(since));
-        Some(since + limit)
-    }
 }
 
 impl<R: HttpRole> RequestRoute<R> {
@@ -285,18 +272,6 @@ impl<R: HttpRole> RequestRoute<R> {
     /// Timeout of the answer, if limited.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.besides.as_ref()?.timeout
-    }
-
-    /// When the time for an answer is over, if it is limited; to be asked when all of the request was received.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.besides.as_ref()?.deadline()
-    }
-
-    /// Returns true if the deadline comes before the end of a pause.
-    pub(crate) fn ends_within(&self, pause: Duration) -> bool {
-        let received = self.besides.as_ref().and_then(|one| one.received.get());
-        let deadline = received.and_then(|_| self.deadline());
-        deadline.is_some_and(|deadline| Instant::now() + pause >= deadline)
     }
 
     /// The same way for a role that only carries it: the route itself is that role's ticket.

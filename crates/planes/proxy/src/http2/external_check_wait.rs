@@ -3,12 +3,12 @@
 
 use std::future::{Future, poll_fn};
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
 
 use voile_http2::{Fields, RecvStream};
 
 use super::stream_copy::Cause;
 use crate::http::ending::ExchangeEnd;
+use crate::http::exchange_clock::{ExchangeLimits, ExchangeProgress};
 use crate::http::external_check::{BodyPrefix, BodyWanted, Pending, TakenBody};
 use crate::http::timer::Timer;
 use crate::http::{ExchangeRecord, HttpHead, HttpRole, HttpTimeouts, RequestRoute, RoleRefusal};
@@ -97,7 +97,8 @@ async fn hold(
     body: &mut RecvStream,
     call: &mut ClientCall,
 ) -> Result<BodyPrefix, ExchangeEnd> {
-    let (mut timer, mut moved, mut before) = (Timer::default(), Instant::now(), 0);
+    let mut timer = Timer::default();
+    let limits = ExchangeLimits::new(&timeouts, None, None);
     poll_fn(|cx| {
         if let Poll::Ready(taken) = held.poll(cx, body, wanted.max) {
             return Poll::Ready(taken.map_err(ExchangeEnd::Client));
@@ -105,18 +106,10 @@ async fn hold(
         if let Poll::Ready(end) = call.poll_gone(cx) {
             return Poll::Ready(Err(end));
         }
-        if held.bytes != before {
-            (moved, before) = (Instant::now(), held.bytes);
-        }
-        let mut deadline = moved + timeouts.stream_idle;
-        if timeouts.min_body_rate > 0 {
-            let earned = held.bytes as u64 / u64::from(timeouts.min_body_rate);
-            let whole = call.started + timeouts.body_grace + Duration::from_secs(earned);
-            deadline = deadline.min(whole);
-        }
-        match timer.passed(cx, deadline) {
-            true => Poll::Ready(Err(ExchangeEnd::Idle)),
-            false => Poll::Pending,
+        let sending = ExchangeProgress::sending(held.bytes as u64);
+        match call.clock.overdue(cx, &mut timer, limits, sending) {
+            Some(end) => Poll::Ready(Err(end)),
+            None => Poll::Pending,
         }
     })
     .await?;

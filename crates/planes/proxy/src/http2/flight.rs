@@ -3,7 +3,6 @@
 //! A wake-up polls: request body → head of the answer, or its body → is the client still there → idle for too long.
 
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
 
 use voile_http2::{Fields, ResponseFuture};
 use voile_traffic::{Attempt, RetryPolicy};
@@ -13,9 +12,10 @@ use super::grpc::{self, Messages};
 use super::limits::MAX_INTERIM_RESPONSES;
 use super::stream_copy::{BrokenSide, Cause, Pump, Replay};
 use crate::http::ending::ExchangeEnd;
+use crate::http::exchange_clock::{ExchangeLimits, ExchangeProgress};
 use crate::http::external_check::amend_fields;
 use crate::http::timer::Timer;
-use crate::http::{ExchangeRecord, HeadObserver, HttpRole, HttpTimeouts, UpstreamResponse};
+use crate::http::{ExchangeRecord, HeadObserver, HttpRole, UpstreamResponse};
 use crate::http2::stream_call::ClientCall;
 
 /// The answer's way.
@@ -36,13 +36,8 @@ pub(crate) struct StreamFlight<'a> {
     up: &'a mut Pump,
     replay: &'a mut Replay,
     down: ResponsePath,
-    idle_since: Option<(Instant, u64)>,
     timer: Timer,
-    timeouts: HttpTimeouts,
-    started: Instant,
-    waiting_since: Option<Instant>,
-    /// Timeout of all attempts together, from when all of the request was received.
-    pub(crate) limit: Option<Duration>,
+    limits: ExchangeLimits<'a>,
     /// Answers that it wishes to have again are held back, while that can be.
     pub(crate) retry: Option<&'a RetryPolicy>,
     /// The final head came, and the role was not told yet.
@@ -59,8 +54,7 @@ impl<'a> StreamFlight<'a> {
         up: &'a mut Pump,
         replay: &'a mut Replay,
         response: ResponseFuture,
-        timeouts: HttpTimeouts,
-        started: Instant,
+        limits: ExchangeLimits<'a>,
     ) -> Self {
         Self {
             up,
@@ -70,12 +64,8 @@ impl<'a> StreamFlight<'a> {
                 interim: 0,
                 held: None,
             },
-            idle_since: None,
             timer: Timer::default(),
-            timeouts,
-            started,
-            waiting_since: None,
-            limit: None,
+            limits,
             retry: None,
             news: None,
             observer: None,
@@ -218,44 +208,27 @@ impl<'a> StreamFlight<'a> {
         Ok(())
     }
 
-    /// Only waiting for the client is bounded, and silence in a tunnel, as in HTTP/1.1. A quiet gRPC caller is not late, it has
-    /// nothing to say.
+    /// Reports a timeout. A quiet gRPC caller is not late, it has nothing to say.
     fn late(&mut self, cx: &mut Context<'_>, call: &mut ClientCall) -> Option<ExchangeEnd> {
-        let (answering, down_stalled, down_bytes) = match &self.down {
+        let (answered, stalled, bytes) = match &self.down {
             ResponsePath::Body(pump) => (true, pump.stalled, pump.bytes),
             _ => (false, false, 0),
         };
-        if call.is_over(cx, &mut self.timer, self.limit, || self.up.is_received()) {
-            return Some(ExchangeEnd::Expired);
-        }
-        let sending = !self.up.is_done() && !self.up.stalled && !answering && !call.is_grpc;
-        let tunnel = answering && call.is_tunnel;
-        if !sending && !down_stalled && !tunnel {
-            self.idle_since = None;
-            let waiting = self.up.is_done() && !answering;
-            let each = self.retry.and_then(|policy| policy.per_try_timeout);
-            let limit = [self.timeouts.request, each].into_iter().flatten().min();
-            let limit = limit.filter(|_| waiting)?;
-            let since = *self.waiting_since.get_or_insert_with(Instant::now);
-            let late = self.timer.passed(cx, since + limit);
-            return late.then_some(ExchangeEnd::Timeout);
-        }
-        let moved = self.up.bytes + down_bytes;
-        let since = match self.idle_since {
-            Some((since, at)) if at == moved => since,
-            _ => self.idle_since.insert((Instant::now(), moved)).0,
+        let limits = ExchangeLimits {
+            answer: self.limits.answer.filter(|_| !call.is_tunnel),
+            ..self.limits
         };
-        let mut deadline = since
-            + match tunnel {
-                true => self.timeouts.tunnel_idle,
-                false => self.timeouts.stream_idle,
-            };
-        if sending && self.timeouts.min_body_rate > 0 {
-            let earned = self.up.bytes / u64::from(self.timeouts.min_body_rate);
-            let whole = self.started + self.timeouts.body_grace + Duration::from_secs(earned);
-            deadline = deadline.min(whole);
-        }
-        self.timer.passed(cx, deadline).then_some(ExchangeEnd::Idle)
+        let progress = ExchangeProgress {
+            received: self.up.is_received(),
+            sending: !self.up.is_done() && !self.up.stalled && !answered && !call.is_grpc,
+            stuck: self.up.stalled,
+            stalled,
+            answered,
+            tunnel: answered && call.is_tunnel,
+            bytes: (self.up.bytes, bytes),
+        };
+        let timer = &mut self.timer;
+        call.clock.overdue(cx, timer, limits, progress)
     }
 
     /// Accepts all further bytes, the held-back head included.

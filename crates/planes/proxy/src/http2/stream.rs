@@ -17,6 +17,7 @@ use super::stream_copy::{Pump, Replay};
 use super::upstream::Lease;
 use super::{is_extended_connect, is_plain_connect};
 use crate::http::ending::ExchangeEnd;
+use crate::http::exchange_clock::ExchangeLimits;
 use crate::http::reply::LocalReply;
 use crate::http::timer::Timer;
 use crate::http::{
@@ -136,7 +137,6 @@ async fn forward<R: HttpRole + 'static>(
     tally: &mut ExchangeRecord,
 ) {
     let (mut body, mut upload, mut replay) = (Some(body), None, Replay::default());
-    let limit = route.timeout();
     // A request for a tunnel is sent once.
     let policy = route.retry.clone().filter(|_| !call.is_tunnel);
     let extended = parts.protocol().is_some();
@@ -178,10 +178,11 @@ async fn forward<R: HttpRole + 'static>(
             }
             (None, None) => return,
         };
-        let mut flight =
-            StreamFlight::new(up, &mut replay, response, worker.timeouts, call.started);
+        let each = policy.as_ref().and_then(|policy| policy.per_try_timeout);
+        let limits = ExchangeLimits::new(&worker.timeouts, each, route.timeout());
+        call.clock.restart();
+        let mut flight = StreamFlight::new(up, &mut replay, response, limits);
         flight.observer = observer;
-        flight.limit = limit;
         let copying = copied_head(parts, observer, route);
         let copy = |replay: &Replay| {
             if let Some((observer, sent)) = &copying {
@@ -329,9 +330,7 @@ async fn again<R: HttpRole>(
         return true;
     }
     // A failed answer is better than none after the timeout.
-    if let (Some(limit), Some(since)) = (route.timeout(), call.received)
-        && since.elapsed() + pause >= limit
-    {
+    if call.clock.ends_within(pause, route.timeout()) {
         return false;
     }
     let mut sleep = Box::pin(tokio::time::sleep(pause));

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use voile_http2::{Fields, SendResponse};
 
 use crate::http::ending::ExchangeEnd;
+use crate::http::exchange_clock::ExchangeClock;
 use crate::http::external_check::TakenBody;
 use crate::http::reply::{LocalReply, ReplyTraits};
 use crate::http::timer::Timer;
@@ -14,14 +15,12 @@ use crate::http::{ExchangeRecord, HttpHead, HttpRole};
 /// The client's side of a stream.
 pub(crate) struct ClientCall {
     pub(crate) respond: SendResponse,
-    pub(crate) started: Instant,
+    pub(crate) clock: ExchangeClock,
     pub(crate) is_grpc: bool,
     pub(crate) is_head: bool,
     /// True for CONNECT, whatever protocol the tunnel carries.
     pub(crate) is_tunnel: bool,
     pub(super) idempotent: bool,
-    /// When all of the request was received, where the time for its answer is limited.
-    pub(crate) received: Option<Instant>,
     /// Part of the body that was read for a question: it goes first.
     pub(crate) held: Option<Box<TakenBody>>,
 }
@@ -31,12 +30,11 @@ impl ClientCall {
         let head = HttpHead::Http2(parts);
         Self {
             respond,
-            started,
+            clock: ExchangeClock::new(started),
             is_grpc: head.is_grpc(),
             is_head: parts.method() == "HEAD",
             is_tunnel: parts.method() == "CONNECT",
             idempotent: head.is_idempotent(),
-            received: None,
             held: None,
         }
     }
@@ -82,11 +80,8 @@ impl ClientCall {
         limit: Option<Duration>,
         received: impl FnOnce() -> bool,
     ) -> bool {
-        let Some(limit) = limit.filter(|_| !self.is_tunnel && received()) else {
-            return false;
-        };
-        let since = *self.received.get_or_insert_with(Instant::now);
-        timer.passed(cx, since + limit)
+        let limit = limit.filter(|_| !self.is_tunnel && received());
+        self.clock.is_over(cx, timer, limit)
     }
 
     /// Cause of the client's end of the stream, once it ended.

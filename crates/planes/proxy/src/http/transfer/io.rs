@@ -34,6 +34,17 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
         Poll::Pending
     }
 
+    /// Returns true if the peer has closed its sending side, by the kernel's state at this moment, however much of its data is
+    /// unread. Streams that cannot tell return false.
+    fn has_left(&self) -> bool {
+        false
+    }
+
+    /// Returns true if the peer may be silent within its request: a gRPC caller, which has nothing to say.
+    fn may_be_silent(&self) -> bool {
+        false
+    }
+
     /// Reports if the peer sent data or closed, by the kernel's state at this moment. Streams that cannot
     /// tell return none.
     fn news(&mut self) -> SocketEvents {
@@ -105,6 +116,10 @@ impl Io for voile_transport::TransportStream {
 
     fn local_address(&self) -> Option<std::net::SocketAddr> {
         self.local()
+    }
+
+    fn has_left(&self) -> bool {
+        Self::has_left(self)
     }
 
     fn news(&mut self) -> SocketEvents {

@@ -589,6 +589,10 @@ impl Io for DowngradedStream<'_> {
         self.poll_failed(cx).map(drop)
     }
 
+    fn may_be_silent(&self) -> bool {
+        self.messages.is_some()
+    }
+
     fn lingers(&self) -> bool {
         false
     }

@@ -191,9 +191,10 @@ impl StageRole {
             route.upstream = UpstreamHttp::Http2;
         }
         if self.manner.timeout.is_some() {
-            let mut options = RequestOptions::default();
-            options.timeout = self.manner.timeout;
-            route.besides = Some(Box::new(options));
+            route.besides = Some(Box::new(RequestOptions {
+                timeout: self.manner.timeout,
+                ..RequestOptions::default()
+            }));
         }
         route
     }
