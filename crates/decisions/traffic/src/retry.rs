@@ -256,6 +256,17 @@ impl RetryPolicy {
         self.on.has(Conditions::grpc(status))
     }
 
+    /// Why an answer is worth another attempt, if it is. `code` is the status of a gRPC call that ended before it brought
+    /// anything, which says so in its head.
+    #[must_use]
+    pub fn wished(&self, status: u16, code: impl FnOnce() -> Option<u16>) -> Option<Attempt> {
+        if self.wishes_status(status) {
+            return Some(Attempt::Answered(status));
+        }
+        let code = code().filter(|code| self.wishes_grpc((*code).into()))?;
+        Some(Attempt::AnsweredGrpc(code))
+    }
+
     /// Returns the pause before attempt `made + 1`: a random time up to the doubled base (full jitter), capped.
     #[must_use]
     pub fn backoff(&self, made: u32, random: u64) -> Duration {

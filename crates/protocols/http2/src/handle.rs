@@ -106,6 +106,11 @@ impl RecvStream {
         self.0.with(with)
     }
 
+    /// Returns true if everything was received, read or not.
+    pub fn is_received(&self) -> bool {
+        self.0.with(|connection, key| connection.is_received(key))
+    }
+
     /// Returns true if everything was received and read.
     pub fn is_end_stream(&self) -> bool {
         self.0.with(|connection, key| connection.is_read(key))

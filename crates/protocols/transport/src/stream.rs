@@ -494,6 +494,19 @@ impl TransportStream {
         }
     }
 
+    /// Returns true if the peer has closed its sending side, however much of its data is unread. Asks the kernel, in one system
+    /// call; of a stream inside another connection, that one.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let io = match self.io() {
+            Ok(io) => io,
+            Err(carried) => return carried.news() == SocketEvents::End,
+        };
+        let mut polled = [PollFd::new(io.tcp(), PollFlags::RDHUP)];
+        poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
     /// Bytes the kernel took from us so far, as they travel: a mark for [`Stream::closed_before`].
     #[must_use]
     pub fn written(&self) -> u64 {

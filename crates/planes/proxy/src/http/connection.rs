@@ -19,8 +19,8 @@ use super::buffers::{Buffer, Buffers, ExchangeBuffers};
 use super::drain_signal::DrainListener;
 use super::io::Io;
 use super::limits::{BUFFER_BYTES, LAST_WORD, LEAST_PIPELINED, MAX_PARKED_BYTES};
-use super::reply::Reply;
-use super::role::{Exchange, HttpRole, ResponseFlag};
+use super::reply::{LocalReply, ReplyFraming, ReplyTraits};
+use super::role::{Exchange, ExchangeRecord, HttpRole, ResponseFlag};
 use super::timer::Timer;
 use super::worker::{ConnectionEnd, HttpWorker};
 
@@ -65,8 +65,6 @@ pub(crate) struct Http1Connection<'a, S, R: HttpRole> {
     pub(crate) stream: S,
     pub(crate) work: Option<ConnectionWork>,
     pub(crate) timer: Timer,
-    /// When the last request's head was complete.
-    pub(crate) started: Instant,
     /// When the last exchange ended, or the connection began.
     pub(crate) rested: Instant,
     header_began: Option<Instant>,
@@ -121,7 +119,6 @@ impl<'a, S: Io, R: HttpRole> Http1Connection<'a, S, R> {
             stream,
             work,
             timer: Timer::default(),
-            started: Instant::now(),
             rested: Instant::now(),
             header_began: None,
             parked: Vec::new(),
@@ -311,16 +308,6 @@ impl<'a, S: Io, R: HttpRole> Http1Connection<'a, S, R> {
     /// Answers a head we do not understand, and closes.
     async fn refuse(&mut self, status: u16, reason: &'static str) {
         let started = Instant::now();
-        let reply = Reply {
-            status,
-            reason,
-            told: None,
-            persist: false,
-            client: Version::Http11,
-            head_only: false,
-            unprocessed: false,
-            grpc: false,
-        };
         if self.work.is_none() {
             self.take_work();
         }
@@ -328,25 +315,18 @@ impl<'a, S: Io, R: HttpRole> Http1Connection<'a, S, R> {
             .work
             .as_ref()
             .map_or(0, |work| work.input.filled().len());
-        let (head, body) = self.reply(&reply).await;
+        let flag = match status {
+            503 => ResponseFlag::OverloadManager,
+            _ => ResponseFlag::DownstreamProtocolError,
+        };
+        let mut record = ExchangeRecord::begin(started, received as u64);
+        self.reply_last(LocalReply::new(status, flag, reason), &mut record)
+            .await;
+        record.finish();
         self.role.record(Exchange {
             head: None,
             ticket: None,
-            status,
-            flag: match status {
-                503 => ResponseFlag::OverloadManager,
-                _ => ResponseFlag::DownstreamProtocolError,
-            },
-            details: reason,
-            request_head_bytes: received as u64,
-            request_body_bytes: 0,
-            response_head_bytes: head,
-            response_body_bytes: body,
-            started,
-            duration: started.elapsed(),
-            upstream_reused: false,
-            attempts: 0,
-            grpc: None,
+            record: &record,
         });
         // What lingers takes memory.
         self.close(status != 503).await;
@@ -360,29 +340,45 @@ impl<'a, S: Io, R: HttpRole> Http1Connection<'a, S, R> {
             return;
         }
         self.take_work();
-        let farewell = Reply {
-            status: 408,
-            reason: "idle_connection_closed",
-            told: None,
-            persist: false,
-            client: Version::Http11,
-            head_only: false,
+        let farewell = LocalReply {
             unprocessed: true,
-            grpc: false,
+            ..LocalReply::new(408, ResponseFlag::None, "idle_connection_closed")
         };
-        self.reply(&farewell).await;
+        let mut unrecorded = ExchangeRecord::begin(Instant::now(), 0);
+        self.reply_last(farewell, &mut unrecorded).await;
         self.close(true).await;
     }
 
-    /// Writes a local reply as far as the client lets us. Returns the written bytes of (head, body).
-    pub(crate) async fn reply(&mut self, reply: &Reply<'_>) -> (u64, u64) {
+    /// A local reply after which the connection ends.
+    async fn reply_last(&mut self, reply: LocalReply<'_>, record: &mut ExchangeRecord) {
+        let framing = (Version::Http11, false);
+        self.reply(reply, ReplyTraits::default(), framing, record)
+            .await;
+    }
+
+    /// Writes a local reply as far as the client lets us, and records it.
+    pub(crate) async fn reply(
+        &mut self,
+        reply: LocalReply<'_>,
+        asked: ReplyTraits,
+        (client, persist): (Version, bool),
+        record: &mut ExchangeRecord,
+    ) {
         let Some(work) = &mut self.work else {
-            return (0, 0);
+            return;
         };
         let out = &mut work.desk.to_client;
         let head = {
+            let words = reply.words(asked);
+            reply.record(&words, Some((0, 0)), record);
+            let framing = ReplyFraming {
+                client,
+                persist,
+                unprocessed: reply.unprocessed && self.role.serves_sidecar(),
+            };
             let added = self.role.adds_to_own();
-            reply.write(out, added.as_deref().map_or(&[][..], std::slice::from_ref))
+            let added = added.as_deref().map_or(&[][..], std::slice::from_ref);
+            words.write(out, framing, added)
         };
         let began = Instant::now();
         let limit = began + self.worker.timeouts.linger;
@@ -400,7 +396,8 @@ impl<'a, S: Io, R: HttpRole> Http1Connection<'a, S, R> {
             Pin::new(&mut *stream).poll_flush(cx).map(|_| ())
         })
         .await;
-        (sent.min(head) as u64, sent.saturating_sub(head) as u64)
+        record.response_head_bytes = sent.min(head) as u64;
+        record.response_body_bytes = sent.saturating_sub(head) as u64;
     }
 
     /// Closes our side. `linger` then drops what the client still sends, within the transport's bounds, so that a reset

@@ -3,8 +3,8 @@
 use std::future::{Future, poll_fn};
 use std::io::Write;
 use std::rc::Rc;
-use std::task::{Context, Poll};
-use std::time::Instant;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use voile_http1::{RequestEdit, RequestSummary, Version};
 use voile_traffic::Attempt;
@@ -12,29 +12,27 @@ use voile_transport::SocketEvents;
 
 use super::buffers::Buffer;
 use super::connection::{AfterExchange, ConnectionWork, Http1Connection};
-use super::download::{Download, DownloadError, Terms};
-use super::external_check::ExternalReply;
-use super::flight::{ExchangeClient, ExchangeFlight, FlightEnd};
+use super::download::{Download, Terms};
+use super::ending::{CLIENT_GONE, ExchangeEnd};
+use super::exchange_clock::{ExchangeClock, ExchangeLimits};
+use super::flight::{ExchangeClient, ExchangeFlight};
 use super::head::{HttpHead, is_grpc};
 use super::io::Io;
 use super::limits::KEEP_ALIVE_MARGIN;
-use super::reply::Reply;
+use super::reply::{LocalReply, ReplyTraits};
 use super::role::{
-    ConnectFailure, Exchange, Grpc, HttpRole, RequestRoute, ResponseFlag, UpstreamHttp,
+    ConnectFailure, Exchange, ExchangeRecord, HttpRole, RequestRoute, ResponseFlag, UpstreamHttp,
 };
-use super::timer::Timer;
 use super::tunnel::TunnelDirection;
 use super::upload::Upload;
 use super::upstream::Upstream;
 use super::worker::HttpWorker;
+use crate::http2::limits::MAX_ATTEMPTS;
 use crate::http2::upgrade::Upgraded;
 use crate::http2::websocket;
 
 /// The authority of an HTTP/1.0 request without one, where the role has none. A strict receiver would refuse an empty `Host`.
 const NO_AUTHORITY: &str = "localhost";
-
-/// Details of an exchange whose client went away.
-pub(super) const GONE: &str = "downstream_remote_disconnect";
 
 /// Facts about a request that outlive the borrow of its head.
 #[derive(Clone, Copy)]
@@ -47,100 +45,45 @@ pub(super) struct ExchangeFacts {
     websocket: bool,
 }
 
-/// Figures for the exchange's record.
-#[derive(Default)]
-pub(super) struct ExchangeRecord {
-    status: u16,
-    pub(super) flag: ResponseFlag,
-    pub(super) details: &'static str,
-    pub(super) request_body: u64,
-    response_head: u64,
-    response_body: u64,
-    reused: bool,
-    attempts: u32,
-    /// End of the forwarded head's own lines, once a second attempt added one.
-    head_end: usize,
-    /// When the answer was over, if the clock was read then.
-    pub(super) ended: Option<Instant>,
-    /// Set for a gRPC call with a local reply.
-    grpc: Option<Grpc>,
-}
-
-impl ExchangeRecord {
-    fn count(&mut self, upload: &Upload, download: &Download) {
-        self.request_body = upload.body_bytes;
-        self.status = download.status;
-        self.response_head = download.head_bytes;
-        self.response_body = download.body_bytes;
-    }
+fn count(upload: &Upload, download: &Download, record: &mut ExchangeRecord) {
+    record.request_body_bytes = upload.body_bytes;
+    record.status = download.status;
+    record.response_head_bytes = download.head_bytes;
+    record.response_body_bytes = download.body_bytes;
 }
 
 /// Describes an attempt that failed and gave the client nothing.
 fn failure<U: Io>(
-    landing: FlightEnd,
+    landing: ExchangeEnd,
     reused: bool,
-    upload: &Upload,
-    upstream: &U,
+    (upload, download): (&Upload, &Download),
+    upstream: &Upstream<U>,
     mark: u64,
 ) -> Option<Attempt> {
+    let closed = || upstream.closed_before(mark);
     match landing {
-        FlightEnd::Upstream(DownloadError::Held {
-            unprocessed: true, ..
-        }) => Some(Attempt::Refused),
-        FlightEnd::Upstream(DownloadError::Held { status, .. }) => Some(Attempt::Answered(status)),
-        FlightEnd::Timeout => Some(Attempt::Answered(504)),
-        FlightEnd::Upstream(DownloadError::Reset { silent: true }) if !upload.started => {
-            Some(Attempt::NotSent)
-        }
-        FlightEnd::Upstream(DownloadError::Reset { silent: true }) => {
-            match upstream.closed_before(mark) {
-                true => Some(Attempt::NotReceived),
-                false => Some(Attempt::Unanswered { reused }),
-            }
-        }
+        ExchangeEnd::Held(why) => Some(why),
+        ExchangeEnd::Timeout => Some(Attempt::Answered(504)),
+        ExchangeEnd::Upstream(cause) if download.is_silent() => Some(match upstream.lease() {
+            Some(lease) => lease.attempt(cause),
+            None if !upload.started => Attempt::NotSent,
+            None if closed() => Attempt::NotReceived,
+            None => Attempt::Unanswered { reused },
+        }),
         _ => None,
-    }
-}
-
-/// A reply of our own, decided but not written.
-pub(super) struct Local<'a> {
-    pub(super) status: u16,
-    pub(super) flag: ResponseFlag,
-    pub(super) details: &'static str,
-    pub(super) reason: &'a str,
-    pub(super) told: Option<&'a ExternalReply>,
-    /// The request went no further than us.
-    pub(super) unprocessed: bool,
-}
-
-impl<'a> Local<'a> {
-    pub(super) fn new(status: u16, flag: ResponseFlag, details: &'static str) -> Local<'static> {
-        Local {
-            status,
-            flag,
-            details,
-            reason: details,
-            told: None,
-            unprocessed: false,
-        }
     }
 }
 
 enum OpenedExchange<U> {
     Stream(U),
     Failed(ConnectFailure),
-    ClientGone,
-    /// All the time that there was for the answer is over.
-    Expired,
+    /// The exchange ended before.
+    Ended(ExchangeEnd),
 }
 
-/// Details of a response timeout.
-const LATE: &str = "response_timeout";
-
-/// Returns true if the response timed out; the caller asks after all of the request was received.
-fn is_over<R: HttpRole>(route: &RequestRoute<R>, timer: &mut Timer, cx: &mut Context<'_>) -> bool {
-    let deadline = route.deadline();
-    deadline.is_some_and(|deadline| timer.passed(cx, deadline))
+/// Timeout of the answer. A tunnel has no end that could be waited for.
+fn timeout<R: HttpRole>(route: &RequestRoute<R>, facts: ExchangeFacts) -> Option<Duration> {
+    route.timeout().filter(|_| !facts.asked.connect)
 }
 
 /// Edits of a request's head.
@@ -189,11 +132,11 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     /// Serves the request whose head is complete in `self.work`.
     pub(crate) async fn exchange(&mut self) -> AfterExchange {
         let started = Instant::now();
-        self.started = started;
         let Some(ConnectionWork { input, desk }) = &mut self.work else {
             return AfterExchange::Close { linger: false };
         };
         let desk = &mut **desk;
+        desk.clock = ExchangeClock::new(started);
         let head = desk.request.head(input.filled());
         let facts = ExchangeFacts {
             version: head.version(),
@@ -209,21 +152,23 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         };
         let framing = head.framing();
         let body_at = input.start + desk.request.head_len();
-        let mut tally = ExchangeRecord::default();
+        let mut tally = ExchangeRecord::begin(started, desk.request.head_len() as u64);
         let may_be_left_out = head.expects_continue() || !self.stream.lingers();
         let upload = Upload::new(framing, body_at, input, may_be_left_out);
         let (after, ticket) = match (upload, self.role.route(&HttpHead::Http1(head))) {
             (Ok(mut upload), Ok(mut route)) => {
+                desk.head_end = 0;
                 desk.to_upstream.clear();
                 head.write_forwarded(&edit(&route), &mut desk.to_upstream);
                 let after = self
-                    .forward(started, facts, &mut route, &mut upload, &mut tally)
+                    .forward(facts, &mut route, &mut upload, &mut tally)
                     .await;
                 (after, Some(route.ticket))
             }
             (Err(error), Ok(route)) => {
-                let local = Local::new(400, ResponseFlag::DownstreamProtocolError, error.reason());
-                let after = self.answer(facts, local, None, &mut tally).await;
+                let local =
+                    LocalReply::new(400, ResponseFlag::DownstreamProtocolError, error.reason());
+                let after = Box::pin(self.answer(facts, local, None, &mut tally)).await;
                 (after, Some(route.ticket))
             }
             // Boxed: it is rare, and every idle connection would pay for its size.
@@ -233,7 +178,8 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         };
         if let Some(work) = &self.work {
             let bytes = work.input.filled();
-            self.rested = self.record(started, work, bytes, ticket.as_ref(), &tally);
+            self.rested = tally.finish();
+            self.record(work, bytes, ticket.as_ref(), &tally);
         }
         if let AfterExchange::Keep { end } = after {
             self.advance(end);
@@ -243,30 +189,16 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
 
     fn record(
         &self,
-        started: Instant,
         work: &ConnectionWork,
         bytes: &[u8],
         ticket: Option<&R::Ticket>,
-        tally: &ExchangeRecord,
-    ) -> Instant {
-        let ended = tally.ended.unwrap_or_else(Instant::now);
+        record: &ExchangeRecord,
+    ) {
         self.role.record(Exchange {
             head: Some(HttpHead::Http1(work.desk.request.head(bytes))),
             ticket,
-            status: tally.status,
-            flag: tally.flag,
-            details: tally.details,
-            request_head_bytes: work.desk.request.head_len() as u64,
-            request_body_bytes: tally.request_body,
-            response_head_bytes: tally.response_head,
-            response_body_bytes: tally.response_body,
-            started,
-            duration: ended - started,
-            upstream_reused: tally.reused,
-            attempts: tally.attempts,
-            grpc: tally.grpc,
+            record,
         });
-        ended
     }
 
     /// Returns true if the present request is a gRPC call. Only local replies call this; forwarded requests do not pay for it.
@@ -282,31 +214,19 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     pub(super) async fn answer(
         &mut self,
         facts: ExchangeFacts,
-        local: Local<'_>,
+        local: LocalReply<'_>,
         upload: Option<&mut Upload>,
         tally: &mut ExchangeRecord,
     ) -> AfterExchange {
         let kept = facts.keep_alive && !self.is_last();
         let upload = upload.filter(|upload| kept && upload.ends_soon());
-        let reply = Reply {
-            status: local.status,
-            reason: local.reason,
-            told: local.told,
-            persist: upload.is_some(),
-            client: facts.version,
+        let traits = ReplyTraits {
+            grpc: self.is_grpc(),
             head_only: facts.asked.head,
-            unprocessed: local.unprocessed && self.role.serves_sidecar(),
-            grpc: !facts.asked.connect && self.is_grpc(),
+            tunnel: facts.asked.connect,
         };
-        let (status, grpc_status) = reply.statuses();
-        tally.status = status;
-        tally.grpc = reply.grpc.then(|| Grpc {
-            status: grpc_status,
-            ..Grpc::default()
-        });
-        tally.flag = local.flag;
-        tally.details = local.details;
-        (tally.response_head, tally.response_body) = self.reply(&reply).await;
+        let framing = (facts.version, upload.is_some());
+        self.reply(local, traits, framing, tally).await;
         match upload {
             Some(upload) => self.keep_client(upload, tally).await,
             None => AfterExchange::Close { linger: true },
@@ -316,7 +236,6 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     /// Sends the request on; again where that is harmless, or wished for.
     pub(super) async fn forward(
         &mut self,
-        started: Instant,
         facts: ExchangeFacts,
         route: &mut RequestRoute<R>,
         upload: &mut Upload,
@@ -328,26 +247,12 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         // A tunnel needs a fresh upstream connection.
         let mut stale = facts.asked.connect;
         loop {
-            self.number_attempt(tally);
-            (route.observer.iter()).for_each(|one| one.seeks_connection());
-            let pooled = (!stale).then(|| self.checkout(route, facts)).flatten();
-            tally.reused = pooled.is_some();
-            let mut upstream = match pooled {
-                Some(stream) => stream,
-                None => match self.open(route, facts, upload.received()).await {
-                    OpenedExchange::Stream(stream) => stream,
-                    OpenedExchange::ClientGone => return self.client_gone(upload, tally),
-                    OpenedExchange::Expired => return self.expired(facts, upload, tally).await,
-                    OpenedExchange::Failed(failure) => {
-                        if self.dials_again(route, &failure, upload, tally).await {
-                            continue;
-                        }
-                        return self.unreachable(facts, &failure, upload, tally).await;
-                    }
-                },
+            let mut upstream = match self.reach(facts, route, upload, tally, stale).await {
+                Ok(upstream) => upstream,
+                Err(after) => return after,
             };
-            if let Upstream::Http2(stream) = &upstream {
-                tally.reused = stream.is_reused() && !stale;
+            if let Some(lease) = upstream.lease() {
+                tally.upstream_reused = lease.reused;
             }
             let mark = upstream.written();
             (route.observer.iter()).for_each(|one| one.sends(upstream.local_address()));
@@ -359,28 +264,32 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             let mut landing = self
                 .fly(facts, route, upload, &mut download, &mut upstream)
                 .await;
-            let failed = failure(landing, tally.reused, upload, &upstream, mark);
+            let ends = (&*upload, &download);
+            let failed = failure(landing, tally.upstream_reused, ends, &upstream, mark);
             if let Some(failed) = failed.filter(|_| !facts.asked.connect) {
+                let harmless = failed.is_harmless(facts.idempotent) && upload.replayable;
                 // A stale pooled connection is replaced, once; that is no retry.
-                let replace = tally.reused && failed.is_harmless(facts.idempotent);
-                if upload.replayable && (replace || self.again(route, failed, upload, tally).await)
-                {
+                let replace = harmless && tally.upstream_reused && upstream.lease().is_none();
+                let repeat =
+                    harmless && upstream.lease().is_some() && tally.attempts < MAX_ATTEMPTS;
+                // The role is asked before a stream is repeated: it may know a better place.
+                if replace || self.again(route, failed, upload, tally).await || repeat {
                     download.give_buffer(&self.worker.buffers);
                     upload.rewind();
                     stale = replace;
                     continue;
                 }
-                if let FlightEnd::Upstream(DownloadError::Held { .. }) = landing {
+                if let ExchangeEnd::Held(_) = landing {
                     download.accept();
                     landing = self
                         .fly(facts, route, upload, &mut download, &mut upstream)
                         .await;
                 }
             }
-            tally.count(upload, &download);
-            if landing == FlightEnd::Done && download.is_tunnel() {
+            count(upload, &download, tally);
+            if landing == ExchangeEnd::Done && download.is_tunnel() {
                 let ends = (&*upload, &mut download);
-                return Box::pin(self.tunnel(started, route, ends, upstream, tally)).await;
+                return Box::pin(self.tunnel(route, ends, upstream, tally)).await;
             }
             let after = self
                 .land(landing, facts, upload, &mut download, tally)
@@ -390,16 +299,47 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         }
     }
 
+    /// A connection or stream for the next attempt, a fresh one after a `stale` one; otherwise the exchange is over.
+    async fn reach(
+        &mut self,
+        facts: ExchangeFacts,
+        route: &mut RequestRoute<R>,
+        upload: &mut Upload,
+        tally: &mut ExchangeRecord,
+        stale: bool,
+    ) -> Result<Upstream<R::Upstream>, AfterExchange> {
+        loop {
+            self.number_attempt(tally);
+            (route.observer.iter()).for_each(|one| one.seeks_connection());
+            let pooled = (!stale).then(|| self.checkout(route, facts)).flatten();
+            tally.upstream_reused = pooled.is_some();
+            if let Some(stream) = pooled {
+                return Ok(stream);
+            }
+            match self.open(route, facts, upload).await {
+                OpenedExchange::Stream(stream) => return Ok(stream),
+                OpenedExchange::Ended(end) => {
+                    return Err(Box::pin(self.give_up(end, facts, Some(upload), tally)).await);
+                }
+                OpenedExchange::Failed(failure) => {
+                    if !self.dials_again(route, &failure, upload, tally).await {
+                        return Err(self.unreachable(facts, &failure, upload, tally).await);
+                    }
+                }
+            }
+        }
+    }
+
     /// Refuses trailers that the client may not write; returns the reply if they came already.
     fn forbid_trailers(
         &self,
         route: &RequestRoute<R>,
         upload: &mut Upload,
-    ) -> Option<Local<'static>> {
+    ) -> Option<LocalReply<'static>> {
         let (observer, work) = (route.observer.as_ref()?, self.work.as_ref()?);
         let forbidden = upload.forbid_trailers(observer.keeps(), &work.input);
         let flag = ResponseFlag::DownstreamProtocolError;
-        Some(Local::new(400, flag, forbidden.err()?.reason()))
+        Some(LocalReply::new(400, flag, forbidden.err()?.reason()))
     }
 
     /// An idle connection for the route. Before a request that could not be repeated the kernel is asked whether it still
@@ -424,7 +364,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     fn keep(
         &self,
         route: &RequestRoute<R>,
-        landing: FlightEnd,
+        landing: ExchangeEnd,
         (upload, mut download): (&Upload, Download),
         upstream: Upstream<R::Upstream>,
         tally: &mut ExchangeRecord,
@@ -434,13 +374,13 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         if let Some(buffer) = leftover {
             self.worker.buffers.give(buffer);
         }
-        if landing == FlightEnd::Done
+        if landing == ExchangeEnd::Done
             && download.upstream_keeps
             && upload.finished
             && quiet
             && let Upstream::Http1(mut upstream) = upstream
         {
-            let now = *tally.ended.insert(Instant::now());
+            let now = tally.finish();
             let most = route.terms.requests;
             if most.is_some_and(|most| upstream.carried() >= most.get()) {
                 return;
@@ -463,11 +403,12 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         if let Some(work) = &mut self.work
             && tally.attempts > 1
         {
-            let head = &mut work.desk.to_upstream;
-            if tally.head_end == 0 {
-                tally.head_end = head.len() - 2;
+            let desk = &mut *work.desk;
+            let head = &mut desk.to_upstream;
+            if desk.head_end == 0 {
+                desk.head_end = head.len() - 2;
             }
-            head.truncate(tally.head_end);
+            head.truncate(desk.head_end);
             // Writing into a Vec cannot fail.
             let _ = write!(head, "x-envoy-attempt-count: {}\r\n\r\n", tally.attempts);
         }
@@ -509,15 +450,14 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         if pause.is_zero() {
             return true;
         }
-        // A failed answer is better than none after the timeout.
-        if route.ends_within(pause) {
-            return false;
-        }
-        let mut sleep = Box::pin(tokio::time::sleep(pause));
-        let received = upload.received();
         let Some(work) = &mut self.work else {
             return false;
         };
+        // A failed answer is better than none after the timeout.
+        if work.desk.clock.ends_within(pause, route.timeout()) {
+            return false;
+        }
+        let mut sleep = Box::pin(tokio::time::sleep(pause));
         let mut client = ExchangeClient {
             stream: &mut self.stream,
             input: &mut work.input,
@@ -525,8 +465,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         };
         poll_fn(|cx| match sleep.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending if received && client.is_gone(cx) => Poll::Ready(false),
-            Poll::Pending => Poll::Pending,
+            Poll::Pending => client.poll_gone(cx, upload).map(|_| false),
         })
         .await
     }
@@ -539,55 +478,39 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         upload: &mut Upload,
         tally: &mut ExchangeRecord,
     ) -> AfterExchange {
-        let local = Local {
-            reason: &failure.reason,
-            unprocessed: true,
-            ..Local::new(failure.status, failure.flag, failure.details)
-        };
-        tally.request_body = upload.body_bytes;
-        self.answer(facts, local, Some(upload), tally).await
+        let local = LocalReply::unreached(failure);
+        tally.request_body_bytes = upload.body_bytes;
+        Box::pin(self.answer(facts, local, Some(upload), tally)).await
     }
 
     async fn open(
         &mut self,
         route: &RequestRoute<R>,
         facts: ExchangeFacts,
-        received: bool,
+        upload: &mut Upload,
     ) -> OpenedExchange<Upstream<R::Upstream>> {
-        let limited = received && !facts.asked.connect;
         let mut connecting = Box::pin(connect(self.worker, self.role, route, facts.websocket));
         let Some(work) = &mut self.work else {
-            return OpenedExchange::ClientGone;
+            return OpenedExchange::Ended(CLIENT_GONE);
         };
         let mut client = ExchangeClient {
             stream: &mut self.stream,
             input: &mut work.input,
             timer: &mut self.timer,
         };
+        let (clock, limit) = (&mut work.desk.clock, timeout(route, facts));
         poll_fn(|cx| match connecting.as_mut().poll(cx) {
             Poll::Ready(Ok(stream)) => Poll::Ready(OpenedExchange::Stream(stream)),
             Poll::Ready(Err(failure)) => Poll::Ready(OpenedExchange::Failed(failure)),
-            Poll::Pending if received && client.is_gone(cx) => {
-                Poll::Ready(OpenedExchange::ClientGone)
-            }
-            Poll::Pending if limited && is_over(route, client.timer, cx) => {
-                Poll::Ready(OpenedExchange::Expired)
-            }
-            Poll::Pending => Poll::Pending,
+            Poll::Pending => match client.poll_gone(cx, upload) {
+                Poll::Ready(end) => Poll::Ready(OpenedExchange::Ended(end)),
+                Poll::Pending if upload.received() && clock.is_over(cx, client.timer, limit) => {
+                    Poll::Ready(OpenedExchange::Ended(ExchangeEnd::Expired))
+                }
+                Poll::Pending => Poll::Pending,
+            },
         })
         .await
-    }
-
-    /// The request timed out before any attempt reached an endpoint.
-    async fn expired(
-        &mut self,
-        facts: ExchangeFacts,
-        upload: &mut Upload,
-        tally: &mut ExchangeRecord,
-    ) -> AfterExchange {
-        tally.request_body = upload.body_bytes;
-        let local = Local::new(504, ResponseFlag::UpstreamRequestTimeout, LATE);
-        self.answer(facts, local, Some(upload), tally).await
     }
 
     /// Returns true if the response is the connection's last.
@@ -602,9 +525,9 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         upload: &mut Upload,
         download: &mut Download,
         upstream: &mut Upstream<R::Upstream>,
-    ) -> FlightEnd {
+    ) -> ExchangeEnd {
         let Some(ConnectionWork { input, desk }) = &mut self.work else {
-            return FlightEnd::ClientGone;
+            return CLIENT_GONE;
         };
         let worker = Rc::clone(self.worker);
         let mut client = ExchangeClient {
@@ -621,124 +544,88 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             retry: route.retry.as_deref().filter(|_| !facts.asked.connect),
             observer: route.observer.as_deref(),
         };
+        let each = terms.retry.and_then(|policy| policy.per_try_timeout);
+        let limits = ExchangeLimits::new(&worker.timeouts, each, timeout(route, facts));
         let (role, retiring) = (self.role, self.retiring);
         let mut flight = ExchangeFlight {
             upload,
             download,
             upstream,
             terms,
-            idle_since: None,
-            started: self.started,
-            waiting_since: None,
+            limits,
         };
+        desk.clock.restart();
         poll_fn(|cx| {
             let head = || HttpHead::Http1(desk.request.head(client.input.filled()));
             if role.is_revoked(&route.ticket, head) {
-                return Poll::Ready(FlightEnd::Revoked);
+                return Poll::Ready(ExchangeEnd::Revoked);
             }
             let last = retiring || worker.drain.is_draining();
             flight.terms.persist = facts.keep_alive && !last;
-            let polled = flight.poll(cx, &mut client, desk, &worker.buffers, &worker.timeouts);
+            let polled = flight.poll(cx, &mut client, desk, &worker.buffers);
             if let Some(answer) = flight.download.take_news() {
                 role.answers(&route.ticket, answer);
             }
-            // A tunnel has no end that could be waited for.
-            let limited = flight.upload.received() && !facts.asked.connect;
-            match polled {
-                Poll::Pending if limited && is_over(route, client.timer, cx) => {
-                    Poll::Ready(FlightEnd::Expired)
-                }
-                polled => polled,
-            }
+            polled
         })
         .await
     }
 
-    fn client_gone(&self, upload: &Upload, tally: &mut ExchangeRecord) -> AfterExchange {
-        tally.request_body = upload.body_bytes;
-        tally.flag = ResponseFlag::DownstreamConnectionTermination;
-        tally.details = GONE;
-        AfterExchange::Cut
+    /// Ends an exchange of which the client has received nothing.
+    pub(super) async fn give_up(
+        &mut self,
+        landing: ExchangeEnd,
+        facts: ExchangeFacts,
+        upload: Option<&mut Upload>,
+        tally: &mut ExchangeRecord,
+    ) -> AfterExchange {
+        tally.request_body_bytes = upload.as_ref().map_or(0, |upload| upload.body_bytes);
+        let local = landing.reply(false, R::REVOCATION);
+        if let ExchangeEnd::Client(_) = landing {
+            (tally.flag, tally.details) = (local.flag, local.details);
+            return AfterExchange::Cut;
+        }
+        let rest = upload.filter(|_| landing != ExchangeEnd::Idle);
+        self.answer(facts, local, rest, tally).await
     }
 
     /// Turns the end of a flight into the client's response and the record.
     async fn land(
         &mut self,
-        landing: FlightEnd,
+        landing: ExchangeEnd,
         facts: ExchangeFacts,
         upload: &mut Upload,
         download: &mut Download,
         tally: &mut ExchangeRecord,
     ) -> AfterExchange {
-        let local = match landing {
-            FlightEnd::Done => {
-                tally.details = "via_upstream";
-                return match download.persist && upload.ends_soon() {
-                    true => self.keep_client(upload, tally).await,
-                    false => AfterExchange::Close {
-                        linger: !upload.received() || facts.asked.connect,
-                    },
-                };
-            }
-            FlightEnd::ClientGone => return self.client_gone(upload, tally),
-            FlightEnd::RequestBody(error) => {
-                Local::new(400, ResponseFlag::DownstreamProtocolError, error.reason())
-            }
-            FlightEnd::Timeout | FlightEnd::Expired => {
-                Local::new(504, ResponseFlag::UpstreamRequestTimeout, LATE)
-            }
-            FlightEnd::Idle => {
-                Local::new(408, ResponseFlag::StreamIdleTimeout, "stream_idle_timeout")
-            }
-            FlightEnd::Revoked => Local {
-                reason: R::REVOCATION.told,
-                ..Local::new(
-                    R::REVOCATION.status,
-                    R::REVOCATION.flag,
-                    R::REVOCATION.details,
-                )
-            },
-            FlightEnd::Upstream(DownloadError::Head(reject)) => {
-                Local::new(502, ResponseFlag::UpstreamProtocolError, reject.reason())
-            }
-            FlightEnd::Upstream(DownloadError::Body(error)) => {
-                Local::new(502, ResponseFlag::UpstreamProtocolError, error.reason())
-            }
-            FlightEnd::Upstream(DownloadError::Interim) => Local::new(
-                502,
-                ResponseFlag::UpstreamProtocolError,
-                "too_many_interim_responses",
-            ),
-            FlightEnd::Upstream(_) if download.status == 0 => Local::new(
-                503,
-                ResponseFlag::UpstreamConnectionTermination,
-                "upstream_reset_before_response",
-            ),
-            FlightEnd::Upstream(_) => Local::new(
-                502,
-                ResponseFlag::UpstreamConnectionTermination,
-                "upstream_reset_after_response_started",
-            ),
-        };
         let begun = download.stalled || (download.status != 0 && download.head_started);
         if begun {
-            tally.flag = local.flag;
-            tally.details = local.details;
-            // With a known length, missing bytes show the cut; with a body that ends at the close, only a reset shows it.
-            return if download.until_close || download.unwrap {
-                AfterExchange::Abort
-            } else {
-                AfterExchange::Cut
+            let local = landing.reply(download.status != 0, R::REVOCATION);
+            (tally.flag, tally.details) = (local.flag, local.details);
+        }
+        if landing == ExchangeEnd::Done {
+            return match download.persist && upload.ends_soon() {
+                true => self.keep_client(upload, tally).await,
+                false => AfterExchange::Close {
+                    linger: !upload.received() || facts.asked.connect,
+                },
             };
         }
-        let rest = (landing != FlightEnd::Idle).then_some(upload);
-        self.answer(facts, local, rest, tally).await
+        if begun {
+            // With a known length, missing bytes show the cut; with a body that ends at the close, only a reset shows it.
+            let gone = matches!(landing, ExchangeEnd::Client(_));
+            return match !gone && (download.until_close || download.unwrap) {
+                true => AfterExchange::Abort,
+                false => AfterExchange::Cut,
+            };
+        }
+        // Boxed: it is rare, and every idle connection would pay for its size.
+        Box::pin(self.give_up(landing, facts, Some(upload), tally)).await
     }
 
     /// After 101, or 2xx to CONNECT: bytes both ways until both sides ended. Recorded here, since the buffers move into the directions.
     async fn tunnel(
         &mut self,
-        started: Instant,
         route: &RequestRoute<R>,
         (upload, download): (&Upload, &mut Download),
         mut upstream: Upstream<R::Upstream>,
@@ -755,14 +642,14 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         let (client, timer, role) = (&mut self.stream, &mut self.timer, self.role);
         let limit = self.worker.timeouts.tunnel_idle;
         let mut quiet = (Instant::now(), 0);
-        let mut revoked = false;
         let result = poll_fn(|cx| {
             if role.is_revoked(&route.ticket, || HttpHead::Http1(desk.request.head(&head))) {
-                revoked = true;
-                return Poll::Ready(Err(std::io::ErrorKind::PermissionDenied.into()));
+                return Poll::Ready(Err(Some(ExchangeEnd::Revoked)));
             }
-            let sent = up.poll(cx, &buffers, client, &mut upstream)?;
-            let received = down.poll(cx, &buffers, &mut upstream, client)?;
+            let sent = up.poll(cx, &buffers, client, &mut upstream);
+            let sent = sent.map_err(|_| None)?;
+            let received = down.poll(cx, &buffers, &mut upstream, client);
+            let received = received.map_err(|_| None)?;
             if sent.is_ready() && received.is_ready() {
                 return Poll::Ready(Ok(()));
             }
@@ -771,28 +658,29 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                 quiet = (Instant::now(), moved);
             }
             if timer.passed(cx, quiet.0 + limit) {
-                return Poll::Ready(Err(std::io::Error::from(std::io::ErrorKind::TimedOut)));
+                return Poll::Ready(Err(Some(ExchangeEnd::Idle)));
             }
             Poll::Pending
         })
         .await;
-        if result.is_err() {
+        tally.details = "tunnel";
+        if let Err(end) = result {
             self.stream.abort();
             upstream.abort();
             tally.flag = ResponseFlag::UpstreamConnectionTermination;
+            if let Some(end) = end.map(|end| end.reply(true, R::REVOCATION)) {
+                (tally.flag, tally.details) = (end.flag, end.details);
+            }
         }
         up.give_back(&buffers);
         down.give_back(&buffers);
-        tally.details = "tunnel";
-        if revoked {
-            (tally.flag, tally.details) = (R::REVOCATION.flag, R::REVOCATION.details);
-        }
-        (tally.request_body, tally.response_body) = (up.bytes, down.bytes);
+        (tally.request_body_bytes, tally.response_body_bytes) = (up.bytes, down.bytes);
         let work = ConnectionWork {
             input: buffers.take(),
             desk,
         };
-        self.record(started, &work, &head, Some(&route.ticket), tally);
+        tally.finish();
+        self.record(&work, &head, Some(&route.ticket), tally);
         work.give_back(&buffers);
         AfterExchange::Tunnelled
     }

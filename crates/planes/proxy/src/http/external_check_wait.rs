@@ -8,37 +8,26 @@
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use voile_http1::{Body, BodyError, Framing};
 
 use super::buffers::Buffer;
 use super::connection::{AfterExchange, ConnectionWork, Http1Connection};
-use super::exchange::{ExchangeFacts, ExchangeRecord, GONE, Local, edit};
+use super::ending::{CLIENT_GONE, ExchangeEnd};
+use super::exchange::{ExchangeFacts, edit};
+use super::exchange_clock::{ExchangeLimits, ExchangeProgress};
 use super::external_check::{BodyPrefix, BodyWanted, Pending};
 use super::flight::ExchangeClient;
 use super::head::HttpHead;
 use super::io::Io;
-use super::limits::BUFFER_BYTES;
-use super::role::{BODY_TOO_LARGE, HttpRole, RequestRoute, ResponseFlag, RoleRefusal};
-use super::upload::{Upload, UploadError};
+use super::reply::LocalReply;
+use super::role::{ExchangeRecord, HttpRole, RequestRoute, RoleRefusal};
+use super::upload::Upload;
 
 /// Framing that a body may cost beyond its own bytes while it is held, in bytes: chunks of one byte each are a way to make
 /// a proxy hold six times what they carry.
 const MAX_HELD_FRAMING: usize = 64 * 1024;
-
-/// Reason for dropping a question, or its answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ConsultError {
-    /// The client went away.
-    ClientGone,
-    /// Its body is not what its head promised.
-    Body(BodyError),
-    /// Its body is longer than may be shown.
-    TooLarge,
-    /// It sends too slowly.
-    Idle,
-}
 
 impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     /// Handles a request that the role does not let pass at once: asks about it, or answers it.
@@ -55,8 +44,8 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             let upload = match &mut upload {
                 Ok(upload) => upload,
                 Err(error) => {
-                    let why = ConsultError::Body(*error);
-                    let after = self.interrupted(facts, why, None, tally).await;
+                    let why = ExchangeEnd::RequestBody(*error);
+                    let after = self.give_up(why, facts, None, tally).await;
                     return (after, refusal.ticket);
                 }
             };
@@ -67,64 +56,24 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                     };
                     let desk = &mut **desk;
                     let head = desk.request.head(input.filled());
+                    desk.head_end = 0;
                     desk.to_upstream.clear();
                     head.write_forwarded(&edit(&route), &mut desk.to_upstream);
-                    let after = self
-                        .forward(self.started, facts, &mut route, upload, tally)
-                        .await;
+                    let after = self.forward(facts, &mut route, upload, tally).await;
                     return (after, Some(route.ticket));
                 }
                 Ok(Err(decided)) => refusal = decided,
                 Err(why) => {
-                    let after = self.interrupted(facts, why, Some(upload), tally).await;
+                    let after = self.give_up(why, facts, Some(upload), tally).await;
                     return (after, refusal.ticket);
                 }
             }
         }
-        // Success would tell the client of a tunnel that there is one (RFC 9110 section 9.3.6).
-        let status = match refusal.status {
-            200..300 if facts.asked.connect => 502,
-            status => status,
-        };
         let mut upload = upload.ok();
-        tally.request_body = upload.as_ref().map_or(0, |upload| upload.body_bytes);
-        let local = Local {
-            told: refusal.told.as_deref(),
-            reason: &refusal.reason,
-            unprocessed: refusal.flag.is_overload(),
-            ..Local::new(status, refusal.flag, refusal.details)
-        };
+        tally.request_body_bytes = upload.as_ref().map_or(0, |upload| upload.body_bytes);
+        let local = LocalReply::refused(&refusal);
         let after = self.answer(facts, local, upload.as_mut(), tally).await;
         (after, refusal.ticket)
-    }
-
-    /// Ends a request whose question, or its answer, was dropped.
-    async fn interrupted(
-        &mut self,
-        facts: ExchangeFacts,
-        why: ConsultError,
-        upload: Option<&mut Upload>,
-        tally: &mut ExchangeRecord,
-    ) -> AfterExchange {
-        use ResponseFlag as Flag;
-        tally.request_body = upload.as_ref().map_or(0, |upload| upload.body_bytes);
-        let mut rest = None;
-        let local = match why {
-            ConsultError::ClientGone => {
-                tally.flag = Flag::DownstreamConnectionTermination;
-                tally.details = GONE;
-                return AfterExchange::Cut;
-            }
-            ConsultError::Body(error) => {
-                Local::new(400, Flag::DownstreamProtocolError, error.reason())
-            }
-            ConsultError::TooLarge => {
-                rest = upload;
-                Local::new(413, Flag::DownstreamProtocolError, BODY_TOO_LARGE)
-            }
-            ConsultError::Idle => Local::new(408, Flag::StreamIdleTimeout, "stream_idle_timeout"),
-        };
-        self.answer(facts, local, rest, tally).await
     }
 
     /// Has the role ask, and decide.
@@ -133,7 +82,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         pending: Pending<R::Question>,
         framing: Framing,
         upload: &mut Upload,
-    ) -> Result<Result<RequestRoute<R>, RoleRefusal<R>>, ConsultError> {
+    ) -> Result<Result<RequestRoute<R>, RoleRefusal<R>>, ExchangeEnd> {
         let Pending { mut question, body } = pending;
         let shown = match body.filter(|_| !self.is_tunnelling()) {
             Some(wanted) => self.hold(wanted, framing, upload).await?,
@@ -141,7 +90,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         };
         {
             let Some(work) = &mut self.work else {
-                return Err(ConsultError::ClientGone);
+                return Err(CLIENT_GONE);
             };
             let mut asking = std::pin::pin!(self.role.ask(&mut question, shown));
             let mut client = ExchangeClient {
@@ -151,12 +100,12 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             };
             poll_fn(|cx| match asking.as_mut().poll(cx) {
                 Poll::Ready(()) => Poll::Ready(Ok(())),
-                Poll::Pending => poll_gone(cx, upload, &mut client).map(Err),
+                Poll::Pending => client.poll_gone(cx, upload).map(Err),
             })
             .await?;
         }
         let Some(work) = &self.work else {
-            return Err(ConsultError::ClientGone);
+            return Err(CLIENT_GONE);
         };
         let head = HttpHead::Http1(work.desk.request.head(work.input.filled()));
         Ok(self.role.answered(&head, question))
@@ -176,14 +125,14 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         wanted: BodyWanted,
         framing: Framing,
         upload: &mut Upload,
-    ) -> Result<Option<BodyPrefix>, ConsultError> {
+    ) -> Result<Option<BodyPrefix>, ExchangeEnd> {
         if matches!(framing, Framing::None | Framing::Length(0)) {
             return Ok(None);
         }
         self.invite(upload).await;
         let timeouts = self.worker.timeouts;
-        let Some(ConnectionWork { input, .. }) = &mut self.work else {
-            return Err(ConsultError::ClientGone);
+        let Some(ConnectionWork { input, desk }) = &mut self.work else {
+            return Err(CLIENT_GONE);
         };
         let mut holding = HeldBody {
             body: Body::new(framing),
@@ -191,31 +140,22 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             seen: upload.begin(),
             wanted,
         };
-        let (stream, timer) = (&mut self.stream, &mut self.timer);
-        let (started, mut moved) = (self.started, Instant::now());
+        let (stream, timer, clock) = (&mut self.stream, &mut self.timer, &mut desk.clock);
+        let limits = ExchangeLimits::new(&timeouts, None, None);
         poll_fn(|cx| {
-            let before = holding.seen;
             if let Poll::Ready(held) = holding.poll(cx, input, stream, upload) {
                 return Poll::Ready(held);
             }
-            if holding.seen != before {
-                moved = Instant::now();
-            }
-            let mut deadline = moved + timeouts.stream_idle;
-            if timeouts.min_body_rate > 0 {
-                let earned = upload.body_bytes / u64::from(timeouts.min_body_rate);
-                let whole = started + timeouts.body_grace + Duration::from_secs(earned);
-                deadline = deadline.min(whole);
-            }
-            match timer.passed(cx, deadline) {
-                true => Poll::Ready(Err(ConsultError::Idle)),
-                false => Poll::Pending,
+            let sending = ExchangeProgress::sending(upload.body_bytes);
+            match clock.overdue(cx, timer, limits, sending) {
+                Some(end) => Poll::Ready(Err(end)),
+                None => Poll::Pending,
             }
         })
         .await?;
         let whole = upload.received() && holding.shown.len() <= wanted.max;
         if !(whole || wanted.partial) {
-            return Err(ConsultError::TooLarge);
+            return Err(ExchangeEnd::TooLarge);
         }
         holding.shown.truncate(wanted.max);
         Ok(Some(BodyPrefix {
@@ -251,28 +191,6 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     }
 }
 
-/// Notices that the client gave up while a question was open. The connection reads its body ahead by one buffer, so that its
-/// end is seen behind a small body; a longer one waits in the kernel.
-fn poll_gone<S: Io>(
-    cx: &mut Context<'_>,
-    upload: &mut Upload,
-    client: &mut ExchangeClient<'_, S>,
-) -> Poll<ConsultError> {
-    let held = upload.poll_hold(cx, client.input, client.stream, BUFFER_BYTES);
-    match held {
-        Poll::Ready(Err(error)) => Poll::Ready(interrupted(error)),
-        _ if upload.received() && client.is_gone(cx) => Poll::Ready(ConsultError::ClientGone),
-        _ => Poll::Pending,
-    }
-}
-
-fn interrupted(error: UploadError) -> ConsultError {
-    match error {
-        UploadError::Body(error) => ConsultError::Body(error),
-        UploadError::Client | UploadError::Upstream => ConsultError::ClientGone,
-    }
-}
-
 /// A body that is being held.
 struct HeldBody {
     /// Removes the body's framing.
@@ -290,17 +208,18 @@ impl HeldBody {
         input: &mut Buffer,
         stream: &mut S,
         upload: &mut Upload,
-    ) -> Poll<Result<(), ConsultError>> {
+    ) -> Poll<Result<(), ExchangeEnd>> {
         let most = self.wanted.max + MAX_HELD_FRAMING;
         loop {
-            self.look(upload.held(input)).map_err(ConsultError::Body)?;
+            self.look(upload.held(input))
+                .map_err(ExchangeEnd::RequestBody)?;
             let held = self.seen - upload.begin();
             if upload.received() || self.shown.len() > self.wanted.max || held >= most {
                 return Poll::Ready(Ok(()));
             }
             // One read at a time, so that no more is held than is wanted.
             let read = upload.poll_hold(cx, input, stream, held + 1);
-            ready!(read).map_err(interrupted)?;
+            ready!(read)?;
         }
     }
 

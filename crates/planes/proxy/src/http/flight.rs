@@ -3,36 +3,23 @@
 //! A wake-up polls: upload → download → is the client still there → has it been idle too long.
 
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
-
-use voile_http1::BodyError;
 
 use super::buffers::{Buffer, Buffers, ExchangeBuffers};
-use super::download::{Download, DownloadError, Terms};
+use super::download::{Download, Terms};
+use super::ending::{CLIENT_GONE, ExchangeEnd};
+use super::exchange_clock::{ExchangeClock, ExchangeLimits, ExchangeProgress};
 use super::io::Io;
-use super::limits::HttpTimeouts;
+use super::limits::BUFFER_BYTES;
 use super::timer::Timer;
 use super::upload::{Upload, UploadError};
 
-/// End of a flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FlightEnd {
-    /// The response was relayed whole.
-    Done,
-    /// The upstream failed us, or what it said was not HTTP.
-    Upstream(DownloadError),
-    /// The client went away.
-    ClientGone,
-    /// The client's body was refused.
-    RequestBody(BodyError),
-    /// No bytes moved for too long, or too slowly.
-    Idle,
-    /// The upstream did not begin its answer in time.
-    Timeout,
-    /// All the time that there was for the answer is over.
-    Expired,
-    /// The leave of the exchange was revoked.
-    Revoked,
+impl From<UploadError> for ExchangeEnd {
+    fn from(error: UploadError) -> Self {
+        match error {
+            UploadError::Body(error) => Self::RequestBody(error),
+            UploadError::Client | UploadError::Upstream => CLIENT_GONE,
+        }
+    }
 }
 
 /// The client's side of an exchange, which outlives a retry on another upstream connection.
@@ -43,10 +30,30 @@ pub(crate) struct ExchangeClient<'a, S> {
 }
 
 impl<S: Io> ExchangeClient<'_, S> {
-    /// Returns true if the client went away, as far as reading tells; keeps pipelined bytes while there is room for
-    /// them. A client that closed its sending side counts as gone (as for Envoy): most that do so have closed
-    /// altogether. A client that fills the buffer with pipelined bytes is not looked at any more.
-    pub(crate) fn is_gone(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Notices that the client gave up, or broke its body, before anything of the request was sent. The connection reads its
+    /// body ahead by one buffer, so that its end is seen behind a small body; a longer one waits in the kernel.
+    pub(crate) fn poll_gone(
+        &mut self,
+        cx: &mut Context<'_>,
+        upload: &mut Upload,
+    ) -> Poll<ExchangeEnd> {
+        if let Poll::Ready(Err(error)) = upload.poll_hold(cx, self.input, self.stream, BUFFER_BYTES)
+        {
+            return Poll::Ready(error.into());
+        }
+        match self.is_gone(cx, upload.received()) {
+            true => Poll::Ready(CLIENT_GONE),
+            false => Poll::Pending,
+        }
+    }
+
+    /// Returns true if the client went away, as far as its stream tells, or reading behind a request that was received; keeps
+    /// pipelined bytes while there is room for them. A client that closed its sending side counts as gone (as for Envoy):
+    /// most that do so have closed altogether. A client that fills the buffer with pipelined bytes is not looked at any more.
+    fn is_gone(&mut self, cx: &mut Context<'_>, received: bool) -> bool {
+        if !received {
+            return self.stream.poll_gone(cx).is_ready();
+        }
         while self.input.room() > 0 {
             match self.stream.poll_readable(cx) {
                 Poll::Pending => return false,
@@ -69,11 +76,7 @@ pub(crate) struct ExchangeFlight<'a, U> {
     pub(crate) download: &'a mut Download,
     pub(crate) upstream: &'a mut U,
     pub(crate) terms: Terms<'a>,
-    pub(crate) idle_since: Option<(Instant, u64)>,
-    /// When the request's head was complete.
-    pub(crate) started: Instant,
-    /// Time when the whole request was sent, if a timeout needs it.
-    pub(crate) waiting_since: Option<Instant>,
+    pub(crate) limits: ExchangeLimits<'a>,
 }
 
 impl<U: Io> ExchangeFlight<'_, U> {
@@ -83,8 +86,7 @@ impl<U: Io> ExchangeFlight<'_, U> {
         client: &mut ExchangeClient<'_, S>,
         desk: &mut ExchangeBuffers,
         buffers: &Buffers,
-        timeouts: &HttpTimeouts,
-    ) -> Poll<FlightEnd> {
+    ) -> Poll<ExchangeEnd> {
         if let Some(landing) = self.poll_upload(cx, client, &desk.to_upstream) {
             return Poll::Ready(landing);
         }
@@ -101,15 +103,14 @@ impl<U: Io> ExchangeFlight<'_, U> {
             (client.stream, self.upstream),
         );
         match download {
-            Poll::Ready(Ok(())) => return Poll::Ready(FlightEnd::Done),
-            Poll::Ready(Err(DownloadError::Client)) => return Poll::Ready(FlightEnd::ClientGone),
-            Poll::Ready(Err(error)) => return Poll::Ready(FlightEnd::Upstream(error)),
+            Poll::Ready(Ok(())) => return Poll::Ready(ExchangeEnd::Done),
+            Poll::Ready(Err(end)) => return Poll::Ready(end),
             Poll::Pending => {}
         }
-        if self.upload.received() && client.is_gone(cx) {
-            return Poll::Ready(FlightEnd::ClientGone);
+        if client.is_gone(cx, self.upload.received()) {
+            return Poll::Ready(CLIENT_GONE);
         }
-        match self.overdue(cx, client.timer, timeouts) {
+        match self.overdue(cx, client, &mut desk.clock) {
             Some(landing) => Poll::Ready(landing),
             None => Poll::Pending,
         }
@@ -120,7 +121,7 @@ impl<U: Io> ExchangeFlight<'_, U> {
         cx: &mut Context<'_>,
         client: &mut ExchangeClient<'_, S>,
         head: &[u8],
-    ) -> Option<FlightEnd> {
+    ) -> Option<ExchangeEnd> {
         if self.upload.finished || self.upload.broken {
             return None;
         }
@@ -142,45 +143,37 @@ impl<U: Io> ExchangeFlight<'_, U> {
             }
             // The upstream may have answered before it closed: its answer decides.
             Poll::Ready(Err(UploadError::Upstream)) => self.upload.broken = true,
-            Poll::Ready(Err(UploadError::Client)) => return Some(FlightEnd::ClientGone),
-            Poll::Ready(Err(UploadError::Body(error))) => {
-                return Some(FlightEnd::RequestBody(error));
-            }
+            Poll::Ready(Err(error)) => return Some(error.into()),
         }
         None
     }
 
-    /// Reports a timeout. Waiting for the client is bounded, and waiting for the server if a route sets a timeout; the
-    /// clock is read when a wait begins, not per read.
-    fn overdue(
+    /// Reports a timeout. A client is not blamed while the server takes no more of its body, and asked for by then.
+    fn overdue<S: Io>(
         &mut self,
         cx: &mut Context<'_>,
-        timer: &mut Timer,
-        timeouts: &HttpTimeouts,
-    ) -> Option<FlightEnd> {
-        let sending = !(self.upload.received() || self.upload.broken);
-        if !(self.download.stalled || sending) {
-            self.idle_since = None;
-            let each = self.terms.retry.and_then(|policy| policy.per_try_timeout);
-            let limit = [timeouts.request, each].into_iter().flatten().min();
-            let limit = limit.filter(|_| self.download.status == 0)?;
-            let since = *self.waiting_since.get_or_insert_with(Instant::now);
-            return timer
-                .passed(cx, since + limit)
-                .then_some(FlightEnd::Timeout);
-        }
-        let moved = self.upload.body_bytes + self.download.body_bytes;
-        let since = match self.idle_since {
-            Some((since, at)) if at == moved => since,
-            _ => self.idle_since.insert((Instant::now(), moved)).0,
+        client: &mut ExchangeClient<'_, S>,
+        clock: &mut ExchangeClock,
+    ) -> Option<ExchangeEnd> {
+        let (upload, download) = (&*self.upload, &*self.download);
+        let received = upload.received() || upload.broken;
+        let progress = ExchangeProgress {
+            received,
+            sending: !received && download.status == 0 && !client.stream.may_be_silent(),
+            stuck: upload.stalled,
+            stalled: download.stalled,
+            answered: download.status != 0,
+            tunnel: false,
+            bytes: (upload.body_bytes, download.body_bytes),
         };
-        let mut deadline = since + timeouts.stream_idle;
-        // Once an answer has begun it is a conversation, whose pace is its own.
-        if sending && timeouts.min_body_rate > 0 && self.download.status == 0 {
-            let earned = self.upload.body_bytes / u64::from(timeouts.min_body_rate);
-            let whole = self.started + timeouts.body_grace + Duration::from_secs(earned);
-            deadline = deadline.min(whole);
+        let late = clock.overdue(cx, client.timer, self.limits, progress)?;
+        if late != ExchangeEnd::Idle || download.stalled || !upload.stalled {
+            return Some(late);
         }
-        timer.passed(cx, deadline).then_some(FlightEnd::Idle)
+        if client.stream.has_left() {
+            return Some(CLIENT_GONE);
+        }
+        clock.restart();
+        clock.overdue(cx, client.timer, self.limits, progress)
     }
 }

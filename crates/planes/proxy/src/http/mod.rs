@@ -5,6 +5,7 @@
 pub(crate) mod clock;
 mod connection;
 pub mod drain_signal;
+pub(crate) mod ending;
 mod exchange;
 pub mod external_check;
 mod external_check_wait;
@@ -12,15 +13,15 @@ mod flight;
 mod head;
 pub mod limits;
 pub(crate) mod pool;
-mod reply;
+pub(crate) mod reply;
 pub mod role;
 mod transfer;
 pub(crate) mod upstream;
 pub mod worker;
 
-pub(crate) use transfer::timer;
 pub use transfer::{buffers, io};
 use transfer::{download, tunnel, upload};
+pub(crate) use transfer::{exchange_clock, timer};
 
 pub use buffers::Buffers;
 pub use drain_signal::Drain;
@@ -31,9 +32,9 @@ pub(crate) use head::is_grpc;
 pub use head::{HttpHead, HttpVersion};
 pub use io::Io;
 pub use limits::HttpTimeouts;
-pub(crate) use role::{BODY_TOO_LARGE, HeadEdit, REVOKED, Revocation, UNREACHED};
 pub use role::{
-    ConnectFailure, DENIED, Exchange, Grpc, HeadObserver, HttpRole, RequestRoute, ResponseFlag,
-    RoleRefusal, UpstreamHttp, UpstreamResponse, UpstreamTerms,
+    ConnectFailure, DENIED, Exchange, ExchangeRecord, Grpc, HeadObserver, HttpRole, RequestRoute,
+    ResponseFlag, RoleRefusal, UpstreamHttp, UpstreamResponse, UpstreamTerms,
 };
+pub(crate) use role::{HeadEdit, REVOKED, Revocation, UNREACHED};
 pub use worker::{ConnectionEnd, HttpWorker, serve_connection};

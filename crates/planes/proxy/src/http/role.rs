@@ -9,7 +9,6 @@
 //! ```
 
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::future::Future;
 use std::hash::Hash;
 use std::net::SocketAddr;
@@ -234,18 +233,6 @@ pub struct RequestOptions {
     pub path: Option<Box<str>>,
     /// Timeout of the answer, to its end and over all attempts, from when all of the request was received.
     pub timeout: Option<Duration>,
-    /// Time when all of the request was received, once asked for.
-    received: Cell<Option<Instant>>,
-}
-
-impl RequestOptions {
-    /// When the time for an answer is over; to be asked when all of the request was received.
-    fn deadline(&self) -> Option<Instant> {
-        let limit = self.timeout?;
-        let since = self.received.get().unwrap_or_else(Instant::now);
-        self.received.set(Some(since));
-        Some(since + limit)
-    }
 }
 
 impl<R: HttpRole> RequestRoute<R> {
@@ -285,18 +272,6 @@ impl<R: HttpRole> RequestRoute<R> {
     /// Timeout of the answer, if limited.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.besides.as_ref()?.timeout
-    }
-
-    /// When the time for an answer is over, if it is limited; to be asked when all of the request was received.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.besides.as_ref()?.deadline()
-    }
-
-    /// Returns true if the deadline comes before the end of a pause.
-    pub(crate) fn ends_within(&self, pause: Duration) -> bool {
-        let received = self.besides.as_ref().and_then(|one| one.received.get());
-        let deadline = received.and_then(|_| self.deadline());
-        deadline.is_some_and(|deadline| Instant::now() + pause >= deadline)
     }
 
     /// The same way for a role that only carries it: the route itself is that role's ticket.
@@ -604,12 +579,19 @@ impl ResponseFlag {
     }
 }
 
-/// Record of one request.
+/// One request at its end.
 pub struct Exchange<'a, R: HttpRole> {
     /// The request head as it came; none when it could not be parsed.
     pub head: Option<HttpHead<'a>>,
     /// Ticket of the route or refusal; none when the request never reached the role.
     pub ticket: Option<&'a R::Ticket>,
+    /// Its figures.
+    pub record: &'a ExchangeRecord,
+}
+
+/// Figures of one request, for its record.
+#[derive(Debug, Clone, Copy)]
+pub struct ExchangeRecord {
     /// The status sent to the client; 0 when none was.
     pub status: u16,
     /// Response flag.
@@ -618,15 +600,15 @@ pub struct Exchange<'a, R: HttpRole> {
     pub details: &'static str,
     /// Bytes of the request head as received.
     pub request_head_bytes: u64,
-    /// Bytes of the request body received, chunk framing included; of a tunnel, bytes client → server.
+    /// Bytes of the request body received, HTTP/1.1's chunk framing included; of a tunnel, bytes client → server.
     pub request_body_bytes: u64,
     /// Bytes of the response head as sent.
     pub response_head_bytes: u64,
-    /// Bytes of the response body sent, chunk framing included; of a tunnel, bytes server → client.
+    /// Bytes of the response body sent, HTTP/1.1's chunk framing included; of a tunnel, bytes server → client.
     pub response_body_bytes: u64,
     /// When the request head was complete.
     pub started: Instant,
-    /// Time from then to the last byte of the response.
+    /// Time from then to the last byte of the response; zero until then.
     pub duration: Duration,
     /// True if the request used a pooled connection.
     pub upstream_reused: bool,
@@ -634,6 +616,34 @@ pub struct Exchange<'a, R: HttpRole> {
     pub attempts: u32,
     /// Facts of a gRPC call, if the request was one.
     pub grpc: Option<Grpc>,
+}
+
+impl ExchangeRecord {
+    /// Of a request whose head is complete.
+    pub(crate) fn begin(started: Instant, request_head_bytes: u64) -> Self {
+        Self {
+            status: 0,
+            flag: ResponseFlag::None,
+            details: "",
+            request_head_bytes,
+            request_body_bytes: 0,
+            response_head_bytes: 0,
+            response_body_bytes: 0,
+            started,
+            duration: Duration::ZERO,
+            upstream_reused: false,
+            attempts: 0,
+            grpc: None,
+        }
+    }
+
+    /// The last byte of the response was sent, now or when this was said first; returns that moment.
+    pub(crate) fn finish(&mut self) -> Instant {
+        if self.duration.is_zero() {
+            self.duration = self.started.elapsed();
+        }
+        self.started + self.duration
+    }
 }
 
 /// End of a gRPC call.

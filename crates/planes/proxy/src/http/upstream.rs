@@ -6,10 +6,12 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use voile_http2::Failure;
 use voile_transport::SocketEvents;
 
 use super::io::Io;
 use crate::http2::upgrade::Upgraded;
+use crate::http2::upstream::Lease;
 
 /// See the module.
 pub(crate) enum Upstream<U> {
@@ -27,6 +29,16 @@ macro_rules! each {
             Upstream::Http2($io) => $call,
         }
     };
+}
+
+impl<U> Upstream<U> {
+    /// The stream's place on its connection.
+    pub(crate) fn lease(&self) -> Option<&Lease> {
+        match self {
+            Self::Http1(_) => None,
+            Self::Http2(stream) => Some(stream.lease()),
+        }
+    }
 }
 
 impl<U: Io> AsyncRead for Upstream<U> {
@@ -84,6 +96,10 @@ impl<U: Io> Io for Upstream<U> {
 
     fn news(&mut self) -> SocketEvents {
         each!(self, io => io.news())
+    }
+
+    fn failed(&self) -> Option<Failure> {
+        each!(self, io => io.failed())
     }
 
     fn written(&self) -> u64 {

@@ -3,25 +3,16 @@
 
 use std::future::{Future, poll_fn};
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
 
 use voile_http2::{Fields, RecvStream};
 
-use super::flight::client_gone;
 use super::stream_copy::Cause;
+use crate::http::ending::ExchangeEnd;
+use crate::http::exchange_clock::{ExchangeLimits, ExchangeProgress};
 use crate::http::external_check::{BodyPrefix, BodyWanted, Pending, TakenBody};
 use crate::http::timer::Timer;
-use crate::http::{
-    BODY_TOO_LARGE, HttpHead, HttpRole, HttpTimeouts, RequestRoute, ResponseFlag, RoleRefusal,
-};
-use crate::http2::stream_call::{ClientCall, StreamRecord};
-
-/// Reason for dropping a question, or its answer.
-enum StreamConsultError {
-    Client(Cause),
-    TooLarge,
-    Idle,
-}
+use crate::http::{ExchangeRecord, HttpHead, HttpRole, HttpTimeouts, RequestRoute, RoleRefusal};
+use crate::http2::stream_call::ClientCall;
 
 /// Has the role ask about a request that it does not let pass at once, and decide. Interruptions are answered here.
 pub(super) async fn consult<R: HttpRole>(
@@ -29,7 +20,7 @@ pub(super) async fn consult<R: HttpRole>(
     role: &R,
     mut refusal: RoleRefusal<R>,
     (parts, body): (&Fields, &mut RecvStream),
-    (call, tally): (&mut ClientCall, &mut StreamRecord),
+    (call, tally): (&mut ClientCall, &mut ExchangeRecord),
 ) -> Result<RequestRoute<R>, RoleRefusal<R>> {
     // After one service approves, the role may have another question.
     while let Some(pending) = refusal.pending.take() {
@@ -51,7 +42,7 @@ async fn once<R: HttpRole>(
         body: wanted,
     }: Pending<R::Question>,
     (parts, body): (&Fields, &mut RecvStream),
-    (call, tally): (&mut ClientCall, &mut StreamRecord),
+    (call, tally): (&mut ClientCall, &mut ExchangeRecord),
 ) -> Option<Result<RequestRoute<R>, RoleRefusal<R>>> {
     // The held part of the body is not read again.
     let mut held = call.held.take().map(|held| *held).unwrap_or_default();
@@ -64,27 +55,14 @@ async fn once<R: HttpRole>(
         call,
     )
     .await;
-    tally.request_body = held.bytes as u64;
+    tally.request_body_bytes = held.bytes as u64;
     match asked {
         Ok(()) => {
             call.held = (!held.chunks.is_empty()).then(|| Box::new(held));
             Some(role.answered(&HttpHead::Http2(parts), question))
         }
-        Err(why) => {
-            use ResponseFlag as Flag;
-            match why {
-                StreamConsultError::Client(cause) => client_gone(cause, tally),
-                StreamConsultError::TooLarge => {
-                    let flag = Flag::DownstreamProtocolError;
-                    let why = (BODY_TOO_LARGE, BODY_TOO_LARGE);
-                    call.answer(role, 413, flag, why, tally);
-                }
-                StreamConsultError::Idle => {
-                    let details = "stream_idle_timeout";
-                    let why = (details, details);
-                    call.answer(role, 408, Flag::StreamIdleTimeout, why, tally);
-                }
-            }
+        Err(end) => {
+            call.give_up(role, end, tally);
             None
         }
     }
@@ -97,7 +75,7 @@ async fn ask<R: HttpRole>(
     wanted: Option<BodyWanted>,
     (held, body): (&mut TakenBody, &mut RecvStream),
     call: &mut ClientCall,
-) -> Result<(), StreamConsultError> {
+) -> Result<(), ExchangeEnd> {
     let shown = match wanted.filter(|_| !call.is_tunnel && !body.is_end_stream()) {
         None => None,
         Some(wanted) => Some(hold(timeouts, wanted, held, body, call).await?),
@@ -105,9 +83,7 @@ async fn ask<R: HttpRole>(
     let mut asking = std::pin::pin!(role.ask(question, shown));
     poll_fn(|cx| match asking.as_mut().poll(cx) {
         Poll::Ready(()) => Poll::Ready(Ok(())),
-        Poll::Pending => call
-            .poll_gone(cx)
-            .map(|cause| Err(StreamConsultError::Client(cause))),
+        Poll::Pending => call.poll_gone(cx).map(Err),
     })
     .await
 }
@@ -120,33 +96,26 @@ async fn hold(
     held: &mut TakenBody,
     body: &mut RecvStream,
     call: &mut ClientCall,
-) -> Result<BodyPrefix, StreamConsultError> {
-    let (mut timer, mut moved, mut before) = (Timer::default(), Instant::now(), 0);
+) -> Result<BodyPrefix, ExchangeEnd> {
+    let mut timer = Timer::default();
+    let limits = ExchangeLimits::new(&timeouts, None, None);
     poll_fn(|cx| {
         if let Poll::Ready(taken) = held.poll(cx, body, wanted.max) {
-            return Poll::Ready(taken.map_err(StreamConsultError::Client));
+            return Poll::Ready(taken.map_err(ExchangeEnd::Client));
         }
-        if let Poll::Ready(cause) = call.poll_gone(cx) {
-            return Poll::Ready(Err(StreamConsultError::Client(cause)));
+        if let Poll::Ready(end) = call.poll_gone(cx) {
+            return Poll::Ready(Err(end));
         }
-        if held.bytes != before {
-            (moved, before) = (Instant::now(), held.bytes);
-        }
-        let mut deadline = moved + timeouts.stream_idle;
-        if timeouts.min_body_rate > 0 {
-            let earned = held.bytes as u64 / u64::from(timeouts.min_body_rate);
-            let whole = call.started + timeouts.body_grace + Duration::from_secs(earned);
-            deadline = deadline.min(whole);
-        }
-        match timer.passed(cx, deadline) {
-            true => Poll::Ready(Err(StreamConsultError::Idle)),
-            false => Poll::Pending,
+        let sending = ExchangeProgress::sending(held.bytes as u64);
+        match call.clock.overdue(cx, &mut timer, limits, sending) {
+            Some(end) => Poll::Ready(Err(end)),
+            None => Poll::Pending,
         }
     })
     .await?;
     let whole = held.whole && held.bytes <= wanted.max;
     if !(whole || wanted.partial) {
-        return Err(StreamConsultError::TooLarge);
+        return Err(ExchangeEnd::TooLarge);
     }
     let mut bytes = held.chunks.concat();
     bytes.truncate(wanted.max);

@@ -3,56 +3,20 @@
 //! A wake-up polls: request body → head of the answer, or its body → is the client still there → idle for too long.
 
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
 
-use voile_http2::{ErrorCode, Fields, ResponseFuture};
+use voile_http2::{Fields, ResponseFuture};
 use voile_traffic::{Attempt, RetryPolicy};
 
 use super::conversions::headers;
 use super::grpc::{self, Messages};
 use super::limits::MAX_INTERIM_RESPONSES;
-use super::stream_copy::{BrokenSide, Cause, Pump, Replay, reason};
+use super::stream_copy::{BrokenSide, Cause, Pump, Replay};
+use crate::http::ending::ExchangeEnd;
+use crate::http::exchange_clock::{ExchangeLimits, ExchangeProgress};
 use crate::http::external_check::amend_fields;
 use crate::http::timer::Timer;
-use crate::http::{
-    HeadObserver, HttpRole, HttpTimeouts, ResponseFlag, Revocation, UpstreamResponse,
-};
-use crate::http2::stream_call::{ClientCall, StreamRecord};
-
-/// End of a stream's flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StreamEnd {
-    Done,
-    /// The client gave up, or its request was malformed.
-    Client(Cause),
-    /// The upstream failed; whether the client has the head of an answer.
-    Upstream(Cause),
-    /// More interim responses than [`MAX_INTERIM_RESPONSES`].
-    Interim,
-    /// No bytes moved for too long.
-    Idle,
-    /// The upstream did not begin its answer in time.
-    Timeout,
-    /// All the time that there was for the answer is over.
-    Expired,
-    /// A whole head that was held back, since another attempt may be wished for. Polling goes on after [`Flight::accept`].
-    Held(Attempt),
-    /// The leave of the exchange was revoked.
-    Revoked,
-}
-
-pub(crate) fn client_gone(cause: Cause, tally: &mut StreamRecord) {
-    (tally.flag, tally.details) = match cause {
-        Cause::Reset(_) | Cause::Unprocessed => {
-            (ResponseFlag::DownstreamRemoteReset, "http2.remote_reset")
-        }
-        Cause::Violation(_) => (ResponseFlag::DownstreamProtocolError, "http2.violation"),
-        Cause::Connection => (
-            ResponseFlag::DownstreamConnectionTermination,
-            "downstream_remote_disconnect",
-        ),
-    };
-}
+use crate::http::{ExchangeRecord, HeadObserver, HttpRole, UpstreamResponse};
+use crate::http2::stream_call::ClientCall;
 
 /// The answer's way.
 pub(crate) enum ResponsePath {
@@ -72,13 +36,8 @@ pub(crate) struct StreamFlight<'a> {
     up: &'a mut Pump,
     replay: &'a mut Replay,
     down: ResponsePath,
-    idle_since: Option<(Instant, u64)>,
     timer: Timer,
-    timeouts: HttpTimeouts,
-    started: Instant,
-    waiting_since: Option<Instant>,
-    /// Timeout of all attempts together, from when all of the request was received.
-    pub(crate) limit: Option<Duration>,
+    limits: ExchangeLimits<'a>,
     /// Answers that it wishes to have again are held back, while that can be.
     pub(crate) retry: Option<&'a RetryPolicy>,
     /// The final head came, and the role was not told yet.
@@ -95,8 +54,7 @@ impl<'a> StreamFlight<'a> {
         up: &'a mut Pump,
         replay: &'a mut Replay,
         response: ResponseFuture,
-        timeouts: HttpTimeouts,
-        started: Instant,
+        limits: ExchangeLimits<'a>,
     ) -> Self {
         Self {
             up,
@@ -106,12 +64,8 @@ impl<'a> StreamFlight<'a> {
                 interim: 0,
                 held: None,
             },
-            idle_since: None,
             timer: Timer::default(),
-            timeouts,
-            started,
-            waiting_since: None,
-            limit: None,
+            limits,
             retry: None,
             news: None,
             observer: None,
@@ -124,9 +78,9 @@ impl<'a> StreamFlight<'a> {
         &mut self,
         cx: &mut Context<'_>,
         call: &mut ClientCall,
-        tally: &mut StreamRecord,
+        tally: &mut ExchangeRecord,
         hears: impl FnOnce(UpstreamResponse),
-    ) -> Poll<StreamEnd> {
+    ) -> Poll<ExchangeEnd> {
         let landing = self.poll(cx, call, tally);
         if let Some(answer) = self.news.take() {
             hears(answer);
@@ -138,12 +92,12 @@ impl<'a> StreamFlight<'a> {
         &mut self,
         cx: &mut Context<'_>,
         call: &mut ClientCall,
-        tally: &mut StreamRecord,
-    ) -> Poll<StreamEnd> {
+        tally: &mut ExchangeRecord,
+    ) -> Poll<ExchangeEnd> {
         let kept = self.observer.map_or(&[][..], HeadObserver::keeps);
         match self.up.poll(cx, Some(self.replay), kept) {
             Poll::Ready(Err(BrokenSide::Source(cause))) => {
-                return Poll::Ready(StreamEnd::Client(cause));
+                return Poll::Ready(ExchangeEnd::Client(cause));
             }
             // The upstream takes no more of the body; its answer decides.
             Poll::Ready(Err(BrokenSide::Sink(_))) => self.up.finish(),
@@ -172,7 +126,7 @@ impl<'a> StreamFlight<'a> {
                     let policy = self.retry.filter(|_| self.replay.is_whole());
                     if let Some(why) = wishes_another(policy, &answer, call.is_grpc) {
                         *held = Some(answer);
-                        return Poll::Ready(StreamEnd::Held(why));
+                        return Poll::Ready(ExchangeEnd::Held(why));
                     }
                     self.replay.forget();
                     if let Err(landing) = self.begin(answer, call, tally) {
@@ -181,8 +135,8 @@ impl<'a> StreamFlight<'a> {
                 }
                 Poll::Ready(Err(landing)) => return Poll::Ready(landing),
                 Poll::Pending => {
-                    if let Poll::Ready(cause) = call.poll_gone(cx) {
-                        return Poll::Ready(StreamEnd::Client(cause));
+                    if let Poll::Ready(end) = call.poll_gone(cx) {
+                        return Poll::Ready(end);
                     }
                 }
             }
@@ -191,22 +145,22 @@ impl<'a> StreamFlight<'a> {
             match pump.poll(cx, None, &[]) {
                 // A tunnel's two directions end each by itself.
                 Poll::Ready(Ok(())) if call.is_tunnel && !self.up.is_done() => {}
-                Poll::Ready(Ok(())) => return Poll::Ready(StreamEnd::Done),
+                Poll::Ready(Ok(())) => return Poll::Ready(ExchangeEnd::Done),
                 Poll::Ready(Err(BrokenSide::Source(cause))) => {
-                    return Poll::Ready(StreamEnd::Upstream(cause));
+                    return Poll::Ready(ExchangeEnd::Upstream(cause));
                 }
                 Poll::Ready(Err(BrokenSide::Sink(cause))) => {
-                    return Poll::Ready(StreamEnd::Client(cause));
+                    return Poll::Ready(ExchangeEnd::Client(cause));
                 }
                 Poll::Pending => {
                     if let Poll::Ready(cause) = pump.sink().poll_failed(cx) {
-                        return Poll::Ready(StreamEnd::Client(cause));
+                        return Poll::Ready(ExchangeEnd::Client(cause));
                     }
                 }
             }
         }
         if matches!(self.down, ResponsePath::Over) {
-            return Poll::Ready(StreamEnd::Done);
+            return Poll::Ready(ExchangeEnd::Done);
         }
         match self.late(cx, call) {
             Some(landing) => Poll::Ready(landing),
@@ -219,8 +173,8 @@ impl<'a> StreamFlight<'a> {
         &mut self,
         mut answer: Fields,
         call: &mut ClientCall,
-        tally: &mut StreamRecord,
-    ) -> Result<(), StreamEnd> {
+        tally: &mut ExchangeRecord,
+    ) -> Result<(), ExchangeEnd> {
         let ResponsePath::Waiting { response, .. } = &mut self.down else {
             return Ok(());
         };
@@ -235,17 +189,17 @@ impl<'a> StreamFlight<'a> {
         }
         tally.status = answer.status();
         self.news = Some(UpstreamResponse::new(tally.status, |name| answer.get(name)));
-        tally.response_head = headers::size(&answer);
+        tally.response_head_bytes = headers::size(&answer);
         if let Some(observer) = self.observer {
             observer.response(&mut answer.iter());
             amend_fields(&mut answer, observer.amends());
         }
         let end = body.is_end_stream();
-        if call.is_grpc && end {
-            tally.grpc.status = grpc::status(&answer);
+        if let Some(call) = tally.grpc.as_mut().filter(|_| end) {
+            call.status = grpc::status(&answer);
         }
         let sent = call.respond.send_response(answer, end);
-        let sink = sent.map_err(StreamEnd::Client)?;
+        let sink = sent.map_err(ExchangeEnd::Client)?;
         self.down = if end {
             ResponsePath::Over
         } else {
@@ -254,47 +208,27 @@ impl<'a> StreamFlight<'a> {
         Ok(())
     }
 
-    /// Only waiting for the client is bounded, and silence in a tunnel, as in HTTP/1.1. A quiet gRPC caller is not late, it has
-    /// nothing to say.
-    fn late(&mut self, cx: &mut Context<'_>, call: &mut ClientCall) -> Option<StreamEnd> {
-        let (answering, down_stalled, down_bytes) = match &self.down {
+    /// Reports a timeout. A quiet gRPC caller is not late, it has nothing to say.
+    fn late(&mut self, cx: &mut Context<'_>, call: &mut ClientCall) -> Option<ExchangeEnd> {
+        let (answered, stalled, bytes) = match &self.down {
             ResponsePath::Body(pump) => (true, pump.stalled, pump.bytes),
             _ => (false, false, 0),
         };
-        if let Some(limit) = self.limit.filter(|_| self.up.is_done()) {
-            let since = *call.received.get_or_insert_with(Instant::now);
-            if self.timer.passed(cx, since + limit) {
-                return Some(StreamEnd::Expired);
-            }
-        }
-        let sending = !self.up.is_done() && !self.up.stalled && !answering && !call.is_grpc;
-        let tunnel = answering && call.is_tunnel;
-        if !sending && !down_stalled && !tunnel {
-            self.idle_since = None;
-            let waiting = self.up.is_done() && !answering;
-            let each = self.retry.and_then(|policy| policy.per_try_timeout);
-            let limit = [self.timeouts.request, each].into_iter().flatten().min();
-            let limit = limit.filter(|_| waiting)?;
-            let since = *self.waiting_since.get_or_insert_with(Instant::now);
-            let late = self.timer.passed(cx, since + limit);
-            return late.then_some(StreamEnd::Timeout);
-        }
-        let moved = self.up.bytes + down_bytes;
-        let since = match self.idle_since {
-            Some((since, at)) if at == moved => since,
-            _ => self.idle_since.insert((Instant::now(), moved)).0,
+        let limits = ExchangeLimits {
+            answer: self.limits.answer.filter(|_| !call.is_tunnel),
+            ..self.limits
         };
-        let mut deadline = since
-            + match tunnel {
-                true => self.timeouts.tunnel_idle,
-                false => self.timeouts.stream_idle,
-            };
-        if sending && self.timeouts.min_body_rate > 0 {
-            let earned = self.up.bytes / u64::from(self.timeouts.min_body_rate);
-            let whole = self.started + self.timeouts.body_grace + Duration::from_secs(earned);
-            deadline = deadline.min(whole);
-        }
-        self.timer.passed(cx, deadline).then_some(StreamEnd::Idle)
+        let progress = ExchangeProgress {
+            received: self.up.is_received(),
+            sending: !self.up.is_done() && !self.up.stalled && !answered && !call.is_grpc,
+            stuck: self.up.stalled,
+            stalled,
+            answered,
+            tunnel: answered && call.is_tunnel,
+            bytes: (self.up.bytes, bytes),
+        };
+        let timer = &mut self.timer;
+        call.clock.overdue(cx, timer, limits, progress)
     }
 
     /// Accepts all further bytes, the held-back head included.
@@ -310,120 +244,54 @@ impl<'a> StreamFlight<'a> {
     /// Turns the end of the flight into each side's message and the record.
     pub(crate) fn land<R: HttpRole>(
         self,
-        landing: StreamEnd,
+        landing: ExchangeEnd,
         role: &R,
         call: &mut ClientCall,
-        tally: &mut StreamRecord,
+        tally: &mut ExchangeRecord,
     ) {
-        tally.request_body = self.up.bytes;
-        tally.grpc.request_messages = count(self.up);
+        tally.request_body_bytes = self.up.bytes;
         let answered = !matches!(self.down, ResponsePath::Waiting { .. });
         let mut down = match self.down {
             ResponsePath::Body(pump) => Some(pump),
             ResponsePath::Waiting { .. } | ResponsePath::Over => None,
         };
         if let Some(pump) = &down {
-            tally.response_body = pump.bytes;
+            tally.response_body_bytes = pump.bytes;
             show_trailers(self.observer, pump);
-            tally.grpc.response_messages = count(pump);
-            if call.is_grpc {
-                tally.grpc.status = pump.trailers.as_ref().and_then(grpc::status);
+        }
+        if let Some(call) = &mut tally.grpc {
+            call.request_messages = count(self.up);
+            if let Some(pump) = &down {
+                call.response_messages = count(pump);
+                call.status = pump.trailers.as_ref().and_then(grpc::status);
             }
         }
-        let mut reset_client = |reason| match &mut down {
-            Some(pump) => pump.sink().send_reset(reason),
-            None => call.respond.send_reset(reason),
+        let (reply, code) = (landing.reply(answered, R::REVOCATION), landing.code());
+        let mut reset_client = || match &mut down {
+            Some(pump) => pump.sink().send_reset(code),
+            None => call.respond.send_reset(code),
         };
         match landing {
-            StreamEnd::Done => tally.details = "via_upstream",
-            StreamEnd::Client(cause) => {
-                let code = match cause {
-                    Cause::Connection => ErrorCode::CANCEL,
-                    cause => reason(cause),
-                };
+            ExchangeEnd::Done => {}
+            // It goes on as it came.
+            ExchangeEnd::Upstream(Cause::Reset(_) | Cause::Unprocessed) => reset_client(),
+            landing => {
                 self.up.sink().send_reset(code);
-                client_gone(cause, tally);
-            }
-            StreamEnd::Upstream(cause @ (Cause::Reset(_) | Cause::Unprocessed)) => {
-                reset_client(reason(cause));
-                tally.flag = ResponseFlag::UpstreamRemoteReset;
-                tally.details = "upstream_remote_reset";
-            }
-            failure => {
-                let (status, flag, details, reason) = own_words(failure, &R::REVOCATION);
-                let told = match failure {
-                    StreamEnd::Revoked => R::REVOCATION.told,
-                    _ => details,
-                };
-                self.up.sink().send_reset(reason);
-                if answered {
-                    reset_client(reason);
-                    (tally.flag, tally.details) = (flag, details);
-                } else {
-                    call.answer(role, status, flag, (details, told), tally);
+                match landing {
+                    ExchangeEnd::Client(_) => {}
+                    _ if answered => reset_client(),
+                    _ => return call.answer(role, reply, tally),
                 }
             }
         }
-    }
-}
-
-/// Our answer to a failure without an own answer: a status while there is no answer, a code when there is.
-fn own_words(
-    failure: StreamEnd,
-    revocation: &Revocation,
-) -> (u16, ResponseFlag, &'static str, ErrorCode) {
-    use ResponseFlag as Flag;
-    match failure {
-        StreamEnd::Upstream(Cause::Violation(reason)) => {
-            (502, Flag::UpstreamProtocolError, "http2.violation", reason)
-        }
-        StreamEnd::Interim => (
-            502,
-            Flag::UpstreamProtocolError,
-            "interim_responses",
-            ErrorCode::PROTOCOL_ERROR,
-        ),
-        StreamEnd::Timeout | StreamEnd::Expired => (
-            504,
-            Flag::UpstreamRequestTimeout,
-            "response_timeout",
-            ErrorCode::CANCEL,
-        ),
-        StreamEnd::Idle => (
-            408,
-            Flag::StreamIdleTimeout,
-            "stream_idle_timeout",
-            ErrorCode::CANCEL,
-        ),
-        StreamEnd::Revoked => {
-            let Revocation {
-                status,
-                flag,
-                details,
-                ..
-            } = *revocation;
-            (status, flag, details, ErrorCode::CANCEL)
-        }
-        StreamEnd::Upstream(_) | StreamEnd::Client(_) | StreamEnd::Done | StreamEnd::Held(_) => (
-            503,
-            Flag::UpstreamConnectionTermination,
-            "upstream_connection_termination",
-            ErrorCode::INTERNAL_ERROR,
-        ),
+        (tally.flag, tally.details) = (reply.flag, reply.details);
     }
 }
 
 /// Why an answer is worth another attempt, if it is.
 fn wishes_another(policy: Option<&RetryPolicy>, answer: &Fields, is_grpc: bool) -> Option<Attempt> {
-    let policy = policy?;
-    let status = answer.status();
-    if policy.wishes_status(status) {
-        return Some(Attempt::Answered(status));
-    }
-    // A call that ended before it brought anything says so in its head.
-    let code = grpc::status(answer).filter(|_| is_grpc)?;
-    let wished = policy.wishes_grpc(code.into());
-    wished.then_some(Attempt::AnsweredGrpc(code))
+    let code = || grpc::status(answer).filter(|_| is_grpc);
+    policy?.wished(answer.status(), code)
 }
 
 fn count(pump: &Pump) -> u64 {
@@ -444,18 +312,18 @@ fn poll_head(
     response: &mut Option<ResponseFuture>,
     interim: &mut u32,
     call: &mut ClientCall,
-) -> Poll<Result<Fields, StreamEnd>> {
+) -> Poll<Result<Fields, ExchangeEnd>> {
     let Some(response) = response else {
         return Poll::Pending;
     };
     while let Poll::Ready(Some(mut early)) = response.poll_informational(cx) {
         *interim += 1;
         if *interim > MAX_INTERIM_RESPONSES {
-            return Poll::Ready(Err(StreamEnd::Interim));
+            return Poll::Ready(Err(ExchangeEnd::Interim));
         }
         headers::clean(&mut early);
         // A client that has gone is noticed elsewhere.
         let _ = call.respond.send_informational(early);
     }
-    response.poll_head(cx).map_err(StreamEnd::Upstream)
+    response.poll_head(cx).map_err(ExchangeEnd::Upstream)
 }

@@ -12,7 +12,6 @@ mod external_check_wait;
 mod flight;
 mod keepalive;
 pub mod limits;
-mod reply;
 mod server;
 mod session;
 pub(crate) mod socket;
@@ -22,7 +21,9 @@ mod stream_copy;
 pub(crate) mod stream_tasks;
 pub(crate) mod upstream;
 
-pub(crate) use conversions::headers::{IDENTITY_FIELDS, is_idempotent, travels};
+pub(crate) use conversions::headers::{
+    IDENTITY_FIELDS, is_idempotent, size as field_bytes, travels,
+};
 pub(crate) use conversions::{grpc, upgrade, websocket};
 pub use server::serve_connection;
 pub(crate) use websocket::{is_extended_connect, is_plain_connect};

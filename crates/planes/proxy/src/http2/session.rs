@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Instant;
 
-use crate::http2::limits::MAX_PREMATURE_RESETS;
+use crate::http::{ExchangeRecord, ResponseFlag};
+use crate::http2::limits::{MAX_PREMATURE_RESETS, PREMATURE};
 
 /// Counters of a connection's streams, for its task.
 #[derive(Default)]
@@ -20,10 +21,6 @@ pub(crate) struct Http2Session {
 }
 
 impl Http2Session {
-    pub(crate) fn given_up(&self) {
-        self.premature.set(self.premature.get().saturating_add(1));
-    }
-
     /// Counts streams that ended before they were served.
     pub(super) fn unseen(&self, streams: u32) {
         self.begun.set(self.begun.get().saturating_add(streams));
@@ -39,13 +36,24 @@ impl Http2Session {
 }
 
 /// One stream's place in its session.
-pub(crate) struct Live(pub(crate) Rc<Http2Session>);
+pub(crate) struct Live(Rc<Http2Session>);
 
 impl Live {
     pub(super) fn begin(session: &Rc<Http2Session>) -> Self {
         session.live.set(session.live.get() + 1);
         session.begun.set(session.begun.get().saturating_add(1));
         Self(Rc::clone(session))
+    }
+
+    /// Counts the stream if the client gave it up early, without an answer.
+    pub(super) fn judge(&self, record: &ExchangeRecord) {
+        if record.flag == ResponseFlag::DownstreamRemoteReset
+            && record.status == 0
+            && record.duration < PREMATURE
+        {
+            let premature = &self.0.premature;
+            premature.set(premature.get().saturating_add(1));
+        }
     }
 }
 

@@ -4,25 +4,28 @@ use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use voile_http2::{Fields, RecvStream, SendResponse};
 use voile_traffic::Attempt;
 
 use super::conversions::{downgrade, headers};
 use super::external_check_wait::consult;
-use super::flight::{StreamEnd, StreamFlight, client_gone};
-use super::limits::{MAX_ATTEMPTS, PREMATURE};
-use super::stream_copy::{Cause, Pump, Replay};
+use super::flight::StreamFlight;
+use super::limits::MAX_ATTEMPTS;
+use super::stream_copy::{Pump, Replay};
 use super::upstream::Lease;
 use super::{is_extended_connect, is_plain_connect};
+use crate::http::ending::ExchangeEnd;
+use crate::http::exchange_clock::ExchangeLimits;
+use crate::http::reply::LocalReply;
 use crate::http::timer::Timer;
 use crate::http::{
-    ConnectFailure, Exchange, Grpc, HeadObserver, HttpHead, HttpRole, HttpWorker, RequestRoute,
-    ResponseFlag, UpstreamHttp,
+    ConnectFailure, Exchange, ExchangeRecord, Grpc, HeadObserver, HttpHead, HttpRole, HttpWorker,
+    RequestRoute, ResponseFlag, UpstreamHttp,
 };
 use crate::http2::session::Live;
-use crate::http2::stream_call::{ClientCall, StreamRecord};
+use crate::http2::stream_call::ClientCall;
 
 /// A stream that was begun, and its worker and role.
 pub(crate) struct StreamWork<R: HttpRole> {
@@ -47,11 +50,12 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: StreamWork<R>) {
     let started = Instant::now();
     let head = HttpHead::Http2(&parts);
     let mut call = ClientCall::new(respond, started, &parts);
-    let mut tally = StreamRecord::default();
+    let mut tally = ExchangeRecord::begin(started, request_head_bytes(&parts));
+    tally.grpc = call.is_grpc.then(Grpc::default);
     let ticket = if let Err((status, details)) = headers::check_request(&parts, role.serves_proxy())
     {
         let flag = ResponseFlag::DownstreamProtocolError;
-        call.answer(&*role, status, flag, (details, details), &mut tally);
+        call.answer(&*role, LocalReply::new(status, flag, details), &mut tally);
         None
     } else {
         if let Some(name) = role.unknown(&head) {
@@ -67,14 +71,19 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: StreamWork<R>) {
         };
         match decided {
             Err(refusal) => {
-                call.refuse(&*role, &refusal, &mut tally);
+                // Otherwise the client was answered while the role asked.
+                if tally.details.is_empty() {
+                    call.answer(&*role, LocalReply::refused(&refusal), &mut tally);
+                }
                 refusal.ticket
             }
             Ok(route) if route.upstream == UpstreamHttp::Http1 && is_http2s_own(&parts) => {
-                Some(call.answer_incapable(&*role, route.ticket, &mut tally))
+                call.answer(&*role, incapable(), &mut tally);
+                Some(route.ticket)
             }
             Ok(route) if route.upstream == UpstreamHttp::Http1 => {
-                let serving = downgrade::serve(&worker, role, route, parts, body, call, live);
+                let client = (body, call, live);
+                let serving = downgrade::serve(&worker, role, route, parts, client, tally);
                 return Box::pin(serving).await;
             }
             Ok(mut route) => {
@@ -86,51 +95,24 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: StreamWork<R>) {
             }
         }
     };
-    let duration = started.elapsed();
-    if tally.flag == ResponseFlag::DownstreamRemoteReset
-        && tally.status == 0
-        && duration < PREMATURE
-    {
-        live.0.given_up();
-    }
+    tally.finish();
+    live.judge(&tally);
     // The stream is handed back before it is counted: the record is off its latency.
     drop((call.respond, live));
-    let grpc = call.is_grpc.then_some(tally.grpc);
-    record(
-        &*role,
-        &parts,
-        ticket.as_ref(),
-        (started, duration),
-        &tally,
-        grpc,
-    );
+    role.record(Exchange {
+        head: (!parts.is_cut()).then_some(HttpHead::Http2(&parts)),
+        ticket: ticket.as_ref(),
+        record: &tally,
+    });
     worker.buffers.http2.give_block(parts);
 }
 
-fn record<R: HttpRole>(
-    role: &R,
-    parts: &Fields,
-    ticket: Option<&R::Ticket>,
-    (started, duration): (Instant, Duration),
-    tally: &StreamRecord,
-    grpc: Option<Grpc>,
-) {
-    role.record(Exchange {
-        head: (!parts.is_cut()).then_some(HttpHead::Http2(parts)),
-        ticket,
-        status: tally.status,
-        flag: tally.flag,
-        details: tally.details,
-        request_head_bytes: request_head_bytes(parts),
-        request_body_bytes: tally.request_body,
-        response_head_bytes: tally.response_head,
-        response_body_bytes: tally.response_body,
-        started,
-        duration,
-        upstream_reused: tally.reused,
-        attempts: tally.attempts,
-        grpc,
-    });
+/// Reply if HTTP/1.1 cannot carry the request.
+fn incapable() -> LocalReply<'static> {
+    LocalReply {
+        reason: "this :protocol cannot be translated to HTTP/1.1",
+        ..LocalReply::new(501, ResponseFlag::UpstreamProtocolError, "connect_protocol")
+    }
 }
 
 /// An extended CONNECT for which HTTP/1.1 has no upgrade that we know.
@@ -152,37 +134,36 @@ async fn forward<R: HttpRole + 'static>(
     parts: &Fields,
     body: RecvStream,
     call: &mut ClientCall,
-    tally: &mut StreamRecord,
+    tally: &mut ExchangeRecord,
 ) {
     let (mut body, mut upload, mut replay) = (Some(body), None, Replay::default());
-    // A tunnel has no end that could be waited for.
-    let limit = route.timeout().filter(|_| !call.is_tunnel);
     // A request for a tunnel is sent once.
     let policy = route.retry.clone().filter(|_| !call.is_tunnel);
     let extended = parts.protocol().is_some();
     loop {
-        tally.attempts += 1;
-        let observing = route.observer.clone();
-        let observer = observing.as_deref().inspect(|one| one.seeks_connection());
-        let empty = call.held.is_none() && body.as_ref().is_some_and(RecvStream::is_end_stream);
-        let deadline = deadline(limit, empty, call);
-        let lease = match acquire(worker, role, route, (call, deadline), extended).await {
-            Ok(lease) => lease,
-            Err(MissingUpstream::Upstream(failure))
-                if dials_again(role, route, &failure, call, tally).await =>
-            {
-                continue;
-            }
-            Err(missing) => return unreached(role, missing, call, tally),
+        let received = || match (&body, &upload) {
+            (Some(body), _) => body.is_received(),
+            (None, upload) => upload.as_ref().is_some_and(Pump::is_received),
         };
-        tally.reused = lease.reused;
+        let client = (&mut *call, &mut *tally);
+        let Some(lease) = reach(worker, role, route, client, &received, extended).await else {
+            return;
+        };
+        let observing = route.observer.clone();
+        let observer = observing.as_deref();
+        let empty = call.held.is_none() && body.as_ref().is_some_and(RecvStream::is_end_stream);
+        tally.upstream_reused = lease.reused;
         let request = request_block(parts, observer, route, (&lease, call), tally.attempts);
         let Some((response, sink)) = lease.link.send_request(request, empty) else {
             // The connection is closing: nothing of this request went anywhere.
             lease.spoiled();
             match tally.attempts < MAX_ATTEMPTS {
                 true => continue,
-                false => return closing(role, call, tally),
+                false => {
+                    let flag = ResponseFlag::UpstreamConnectionFailure;
+                    let reply = LocalReply::new(503, flag, "upstream_connection_closing");
+                    return call.answer(role, reply, tally);
+                }
             }
         };
         let up = match (body.take(), &mut upload) {
@@ -197,10 +178,11 @@ async fn forward<R: HttpRole + 'static>(
             }
             (None, None) => return,
         };
-        let mut flight =
-            StreamFlight::new(up, &mut replay, response, worker.timeouts, call.started);
+        let each = policy.as_ref().and_then(|policy| policy.per_try_timeout);
+        let limits = ExchangeLimits::new(&worker.timeouts, each, route.timeout());
+        call.clock.restart();
+        let mut flight = StreamFlight::new(up, &mut replay, response, limits);
         flight.observer = observer;
-        flight.limit = limit;
         let copying = copied_head(parts, observer, route);
         let copy = |replay: &Replay| {
             if let Some((observer, sent)) = &copying {
@@ -218,12 +200,40 @@ async fn forward<R: HttpRole + 'static>(
             if again(role, route, failed, call, tally).await || harmless {
                 continue;
             }
-            if matches!(landing, StreamEnd::Held(_)) {
+            if matches!(landing, ExchangeEnd::Held(_)) {
                 flight.accept();
                 landing = fly(role, &route.ticket, parts, &mut flight, call, tally).await;
             }
         }
         return flight.land(landing, role, call, tally);
+    }
+}
+
+/// A place for the next attempt; otherwise the client was answered, or is gone.
+async fn reach<R: HttpRole + 'static>(
+    worker: &Rc<HttpWorker<R>>,
+    role: &R,
+    route: &mut RequestRoute<R>,
+    (call, tally): (&mut ClientCall, &mut ExchangeRecord),
+    received: &dyn Fn() -> bool,
+    extended: bool,
+) -> Option<Lease> {
+    loop {
+        tally.attempts += 1;
+        (route.observer.iter()).for_each(|one| one.seeks_connection());
+        match acquire(worker, role, route, (call, received), extended).await {
+            Ok(lease) => return Some(lease),
+            Err(MissingUpstream::Ended(end)) => {
+                call.give_up(role, end, tally);
+                return None;
+            }
+            Err(MissingUpstream::Failed(failure)) => {
+                if !dials_again(role, route, &failure, call, tally).await {
+                    call.answer(role, LocalReply::unreached(&failure), tally);
+                    return None;
+                }
+            }
+        }
     }
 }
 
@@ -258,71 +268,20 @@ fn copied_head<'a, R: HttpRole>(
     Some((observer, sent))
 }
 
-/// Reply if every connection was closing.
-fn closing<R: HttpRole>(role: &R, call: &mut ClientCall, tally: &mut StreamRecord) {
-    let flag = ResponseFlag::UpstreamConnectionFailure;
-    let details = "upstream_connection_closing";
-    call.answer(role, 503, flag, (details, details), tally);
-}
-
-/// Reply if no endpoint was reached.
-fn unreached<R: HttpRole>(
-    role: &R,
-    missing: MissingUpstream,
-    call: &mut ClientCall,
-    tally: &mut StreamRecord,
-) {
-    match missing {
-        MissingUpstream::Client(cause) => client_gone(cause, tally),
-        MissingUpstream::Time => {
-            let flag = ResponseFlag::UpstreamRequestTimeout;
-            call.answer(role, 504, flag, (LATE, LATE), tally);
-        }
-        MissingUpstream::Upstream(failure) => {
-            let (flag, details) = (failure.flag, failure.details);
-            let why = (details, &*failure.reason);
-            call.answer(role, failure.status, flag, why, tally);
-        }
-    }
-}
-
 /// Describes an attempt that failed. Gives up a connection without a future.
-fn failure(landing: StreamEnd, lease: &Lease) -> Option<Attempt> {
+fn failure(landing: ExchangeEnd, lease: &Lease) -> Option<Attempt> {
     match landing {
-        StreamEnd::Upstream(Cause::Unprocessed) => {
-            lease.spoiled();
-            Some(Attempt::Refused)
-        }
-        // A reset is the server's word, the end of an idle connection is not.
-        StreamEnd::Upstream(cause) => Some(Attempt::Unanswered {
-            reused: lease.reused && cause == Cause::Connection,
-        }),
-        StreamEnd::Held(why) => Some(why),
+        ExchangeEnd::Upstream(cause) => Some(lease.attempt(cause)),
+        ExchangeEnd::Held(why) => Some(why),
         // As in HTTP/1.1: no answer in time is one of 504.
-        StreamEnd::Timeout => Some(Attempt::Answered(504)),
-        StreamEnd::Interim => {
+        ExchangeEnd::Timeout => Some(Attempt::Answered(504)),
+        ExchangeEnd::Interim => {
             // The answer does not end; no other stream shall wait behind it.
             lease.spoiled();
             None
         }
-        StreamEnd::Done
-        | StreamEnd::Client(_)
-        | StreamEnd::Idle
-        | StreamEnd::Expired
-        | StreamEnd::Revoked => None,
+        _ => None,
     }
-}
-
-/// Details of a response timeout.
-const LATE: &str = "response_timeout";
-
-/// When the time for an answer is over, if all of the request was received.
-fn deadline(limit: Option<Duration>, empty: bool, call: &mut ClientCall) -> Option<Instant> {
-    let limit = limit?;
-    if empty {
-        call.received.get_or_insert_with(Instant::now);
-    }
-    Some(call.received? + limit)
 }
 
 /// One attempt, as long as leave for it is not taken back.
@@ -332,12 +291,12 @@ async fn fly<R: HttpRole>(
     parts: &Fields,
     flight: &mut StreamFlight<'_>,
     call: &mut ClientCall,
-    tally: &mut StreamRecord,
-) -> StreamEnd {
+    tally: &mut ExchangeRecord,
+) -> ExchangeEnd {
     let hears = |answer| role.answers(ticket, answer);
     poll_fn(
         |cx| match role.is_revoked(ticket, || HttpHead::Http2(parts)) {
-            true => Poll::Ready(StreamEnd::Revoked),
+            true => Poll::Ready(ExchangeEnd::Revoked),
             false => flight.poll_heard(cx, call, tally, hears),
         },
     )
@@ -350,7 +309,7 @@ async fn dials_again<R: HttpRole>(
     route: &mut RequestRoute<R>,
     failure: &ConnectFailure,
     call: &mut ClientCall,
-    tally: &StreamRecord,
+    tally: &ExchangeRecord,
 ) -> bool {
     failure.flag != ResponseFlag::UpstreamOverflow
         && again(role, route, Attempt::NotConnected, call, tally).await
@@ -362,7 +321,7 @@ async fn again<R: HttpRole>(
     route: &mut RequestRoute<R>,
     last: Attempt,
     call: &mut ClientCall,
-    tally: &StreamRecord,
+    tally: &ExchangeRecord,
 ) -> bool {
     let Some(pause) = role.again(route, last, tally.attempts) else {
         return false;
@@ -371,9 +330,7 @@ async fn again<R: HttpRole>(
         return true;
     }
     // A failed answer is better than none after the timeout.
-    if let (Some(limit), Some(since)) = (route.timeout(), call.received)
-        && since.elapsed() + pause >= limit
-    {
+    if call.clock.ends_within(pause, route.timeout()) {
         return false;
     }
     let mut sleep = Box::pin(tokio::time::sleep(pause));
@@ -386,30 +343,29 @@ async fn again<R: HttpRole>(
 
 /// Why there is no upstream.
 enum MissingUpstream {
-    Client(Cause),
-    /// All the time that there was for the answer is over.
-    Time,
-    Upstream(ConnectFailure),
+    Failed(ConnectFailure),
+    /// The exchange ended before.
+    Ended(ExchangeEnd),
 }
 
 async fn acquire<R: HttpRole + 'static>(
     worker: &Rc<HttpWorker<R>>,
     role: &R,
     route: &RequestRoute<R>,
-    (call, deadline): (&mut ClientCall, Option<Instant>),
+    (call, received): (&mut ClientCall, &dyn Fn() -> bool),
     extended_connect: bool,
 ) -> Result<Lease, MissingUpstream> {
     let mut timer = Timer::default();
     let mut acquiring = pin!(worker.http2.acquire(role, route, extended_connect));
     poll_fn(|cx| {
         if let Poll::Ready(acquired) = acquiring.as_mut().poll(cx) {
-            return Poll::Ready(acquired.map_err(MissingUpstream::Upstream));
+            return Poll::Ready(acquired.map_err(MissingUpstream::Failed));
         }
-        if deadline.is_some_and(|at| timer.passed(cx, at)) {
-            return Poll::Ready(Err(MissingUpstream::Time));
+        if call.is_over(cx, &mut timer, route.timeout(), received) {
+            return Poll::Ready(Err(MissingUpstream::Ended(ExchangeEnd::Expired)));
         }
         call.poll_gone(cx)
-            .map(|cause| Err(MissingUpstream::Client(cause)))
+            .map(|end| Err(MissingUpstream::Ended(end)))
     })
     .await
 }

@@ -1,40 +1,26 @@
-//! The client's side of a stream, and what is recorded of it.
+//! The client's side of a stream.
 
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use voile_http2::{Fields, SendResponse};
 
+use crate::http::ending::ExchangeEnd;
+use crate::http::exchange_clock::ExchangeClock;
 use crate::http::external_check::TakenBody;
-use crate::http::{ExternalReply, Grpc, HttpHead, HttpRole, ResponseFlag, RoleRefusal};
-use crate::http2::reply;
-use crate::http2::stream_copy::Cause;
-
-/// Figures for the stream's record.
-#[derive(Default)]
-pub(crate) struct StreamRecord {
-    pub(crate) status: u16,
-    pub(crate) flag: ResponseFlag,
-    pub(crate) details: &'static str,
-    pub(crate) request_body: u64,
-    pub(crate) response_head: u64,
-    pub(crate) response_body: u64,
-    pub(crate) reused: bool,
-    pub(crate) attempts: u32,
-    pub(crate) grpc: Grpc,
-}
+use crate::http::reply::{LocalReply, ReplyTraits};
+use crate::http::timer::Timer;
+use crate::http::{ExchangeRecord, HttpHead, HttpRole};
 
 /// The client's side of a stream.
 pub(crate) struct ClientCall {
     pub(crate) respond: SendResponse,
-    pub(crate) started: Instant,
+    pub(crate) clock: ExchangeClock,
     pub(crate) is_grpc: bool,
     pub(crate) is_head: bool,
     /// True for CONNECT, whatever protocol the tunnel carries.
     pub(crate) is_tunnel: bool,
     pub(super) idempotent: bool,
-    /// When all of the request was received, where the time for its answer is limited.
-    pub(crate) received: Option<Instant>,
     /// Part of the body that was read for a question: it goes first.
     pub(crate) held: Option<Box<TakenBody>>,
 }
@@ -44,89 +30,62 @@ impl ClientCall {
         let head = HttpHead::Http2(parts);
         Self {
             respond,
-            started,
+            clock: ExchangeClock::new(started),
             is_grpc: head.is_grpc(),
             is_head: parts.method() == "HEAD",
             is_tunnel: parts.method() == "CONNECT",
             idempotent: head.is_idempotent(),
-            received: None,
             held: None,
         }
     }
 
-    /// Replies ourselves: with these details for the record, and this reason.
+    /// Replies ourselves.
     pub(crate) fn answer<R: HttpRole>(
         &mut self,
         role: &R,
-        status: u16,
-        flag: ResponseFlag,
-        (details, reason): (&'static str, &str),
-        tally: &mut StreamRecord,
+        reply: LocalReply<'_>,
+        tally: &mut ExchangeRecord,
     ) {
-        self.say(role, status, flag, (details, reason, None), tally);
-    }
-
-    fn say<R: HttpRole>(
-        &mut self,
-        role: &R,
-        status: u16,
-        flag: ResponseFlag,
-        (details, reason, told): (&'static str, &str, Option<&ExternalReply>),
-        tally: &mut StreamRecord,
-    ) {
-        // Success would tell the client of a tunnel that there is one (RFC 9110 section 9.3.6, RFC 8441 section 5).
-        let status = match status {
-            200..300 if self.is_tunnel => 502,
-            status => status,
-        };
+        let words = reply.words(ReplyTraits {
+            grpc: self.is_grpc,
+            head_only: self.is_head,
+            tunnel: self.is_tunnel,
+        });
         let added = role.adds_to_own();
         let added = added.as_deref().map_or(&[][..], std::slice::from_ref);
-        let sent = reply::send(
-            &mut self.respond,
-            status,
-            reason,
-            (told, added),
-            self.is_grpc && !self.is_tunnel,
-            self.is_head,
-        );
-        tally.status = sent.status;
-        tally.flag = flag;
-        tally.details = details;
-        tally.response_head = sent.head;
-        tally.response_body = sent.body;
-        tally.grpc.status = sent.grpc_status;
+        let sent = words.send(&mut self.respond, added);
+        reply.record(&words, sent, tally);
     }
 
-    /// Sends the role's refusal, unless a reply was sent already.
-    pub(super) fn refuse<R: HttpRole>(
+    /// Ends a request of which the client has received nothing.
+    pub(crate) fn give_up<R: HttpRole>(
         &mut self,
         role: &R,
-        refusal: &RoleRefusal<R>,
-        tally: &mut StreamRecord,
+        end: ExchangeEnd,
+        tally: &mut ExchangeRecord,
     ) {
-        if tally.details.is_empty() {
-            let (status, flag) = (refusal.status, refusal.flag);
-            let told = refusal.told.as_deref();
-            let why = (refusal.details, &*refusal.reason, told);
-            self.say(role, status, flag, why, tally);
+        let reply = end.reply(false, R::REVOCATION);
+        match end {
+            ExchangeEnd::Client(_) => (tally.flag, tally.details) = (reply.flag, reply.details),
+            _ => self.answer(role, reply, tally),
         }
     }
 
-    /// Replies that HTTP/1.1 cannot carry it; gives the ticket back.
-    pub(super) fn answer_incapable<R: HttpRole>(
+    /// Returns true if the time for an answer is over, which begins when all of the request was received. A tunnel has no end
+    /// that could be waited for.
+    pub(crate) fn is_over(
         &mut self,
-        role: &R,
-        ticket: R::Ticket,
-        tally: &mut StreamRecord,
-    ) -> R::Ticket {
-        let (flag, details) = (ResponseFlag::UpstreamProtocolError, "connect_protocol");
-        let reason = "this :protocol cannot be translated to HTTP/1.1";
-        self.answer(role, 501, flag, (details, reason), tally);
-        ticket
+        cx: &mut Context<'_>,
+        timer: &mut Timer,
+        limit: Option<Duration>,
+        received: impl FnOnce() -> bool,
+    ) -> bool {
+        let limit = limit.filter(|_| !self.is_tunnel && received());
+        self.clock.is_over(cx, timer, limit)
     }
 
     /// Cause of the client's end of the stream, once it ended.
-    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Cause> {
-        self.respond.poll_failed(cx)
+    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<ExchangeEnd> {
+        self.respond.poll_failed(cx).map(ExchangeEnd::Client)
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use voile_http2::{ErrorCode, Failure, Fields, RecvStream, SendStream};
+use voile_http2::{Failure, Fields, RecvStream, SendStream};
 
 use super::grpc::Messages;
 use crate::http::external_check::{Names, TakenBody};
@@ -21,15 +21,6 @@ pub(crate) enum BrokenSide {
 
 /// Cause of a stream's end.
 pub(crate) type Cause = Failure;
-
-/// Code for the other side.
-pub(crate) fn reason(cause: Cause) -> ErrorCode {
-    match cause {
-        Cause::Reset(reason) | Cause::Violation(reason) => reason,
-        Cause::Unprocessed => ErrorCode::REFUSED_STREAM,
-        Cause::Connection => ErrorCode::INTERNAL_ERROR,
-    }
-}
 
 /// Sent part of a request, as long as it may have to be sent again.
 #[derive(Default)]
@@ -126,6 +117,11 @@ impl Pump {
 
     pub(crate) fn is_done(&self) -> bool {
         self.done
+    }
+
+    /// Returns true if all of the body was received, passed on or not.
+    pub(crate) fn is_received(&self) -> bool {
+        self.done || self.source.is_received()
     }
 
     pub(crate) fn sink(&mut self) -> &mut SendStream {

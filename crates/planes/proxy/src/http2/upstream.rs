@@ -18,7 +18,8 @@ use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Instant;
 
-use voile_http2::{Connection as Wires, Link};
+use voile_http2::{Connection as Wires, Failure, Link};
+use voile_traffic::Attempt;
 
 use super::keepalive::{UpstreamKeepalive, UpstreamKeepaliveAction};
 use super::limits::{CONFIG, MAX_UPSTREAM_CONNECTIONS, MAX_UPSTREAM_STREAMS};
@@ -113,6 +114,20 @@ impl Lease {
             }
         })
         .await
+    }
+
+    /// The attempt that the server ended like this. Gives up a connection without a future.
+    pub(crate) fn attempt(&self, cause: Failure) -> Attempt {
+        match cause {
+            Failure::Unprocessed => {
+                self.spoiled();
+                Attempt::Refused
+            }
+            // A reset is the server's word, the end of an idle connection is not.
+            cause => Attempt::Unanswered {
+                reused: self.reused && cause == Failure::Connection,
+            },
+        }
     }
 
     /// The connection takes no more streams.

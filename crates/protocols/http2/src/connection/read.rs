@@ -15,6 +15,10 @@ impl Connection {
         !stream.data.is_empty() || stream.recv == HalfState::Ended || stream.failed.is_some()
     }
 
+    pub(crate) fn is_received(&self, key: usize) -> bool {
+        self.streams[key].recv == HalfState::Ended
+    }
+
     pub(crate) fn is_read(&self, key: usize) -> bool {
         self.streams[key].is_read()
     }

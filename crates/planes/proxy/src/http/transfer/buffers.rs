@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use voile_http1::{RequestIndex, ResponseIndex};
 use voile_http2::HeadBudget;
 
+use crate::http::exchange_clock::ExchangeClock;
 use crate::http::limits::{BUFFER_BYTES, MAX_FREE_BUFFERS};
 
 /// The free buffers of one worker. Clones share the same list.
@@ -26,12 +27,15 @@ pub struct Buffers {
     pub(crate) http2: voile_http2::Pool,
 }
 
-/// Work space of one exchange, besides bytes: indexes of the two heads and room for the two forwarded heads.
+/// Work space of one exchange, besides bytes: its clock, indexes of the two heads and room for the two forwarded heads.
 #[derive(Default)]
 pub(crate) struct ExchangeBuffers {
+    pub(crate) clock: ExchangeClock,
     pub(crate) request: RequestIndex,
     pub(crate) response: ResponseIndex,
     pub(crate) to_upstream: Vec<u8>,
+    /// End of its own lines, once a second attempt added one.
+    pub(crate) head_end: usize,
     pub(crate) to_client: Vec<u8>,
 }
 

@@ -5,44 +5,21 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use voile_http1::{
-    Body, BodyError, Framing, Progress, Reject, RequestSummary, ResponseEdit, ResponseHead,
-    ResponseIndex, Version,
+    Body, Framing, Progress, RequestSummary, ResponseEdit, ResponseHead, ResponseIndex, Version,
 };
-use voile_traffic::RetryPolicy;
+use voile_http2::Failure;
+use voile_traffic::{Attempt, RetryPolicy};
 
 use crate::http::buffers::{Buffer, Buffers};
+use crate::http::ending::{CLIENT_GONE, ExchangeEnd};
 use crate::http::external_check::amend_lines;
 use crate::http::io::Io;
 use crate::http::role::{HeadObserver, UpstreamResponse};
 use crate::http::upload::poll_write_two;
+use crate::http2::grpc;
 
 /// Most interim responses before a final one; a server that sends more is playing with us.
 const MAX_INTERIM_RESPONSES: u32 = 32;
-
-/// Failure of a response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DownloadError {
-    /// The upstream ended before a whole head; `silent` if it said nothing at all.
-    Reset { silent: bool },
-    /// The head is not HTTP.
-    Head(Reject),
-    /// More interim responses than [`MAX_INTERIM_RESPONSES`].
-    Interim,
-    /// The upstream ended within the body.
-    Truncated,
-    /// The body is not what its head promised.
-    Body(BodyError),
-    /// The client takes no more.
-    Client,
-    /// A whole head that was held back, since another attempt may be wished for. Polling goes on after
-    /// [`Download::accept`].
-    Held {
-        /// Its status.
-        status: u16,
-        /// The sidecar that sent it did nothing with the request.
-        unprocessed: bool,
-    },
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DownloadPhase {
@@ -69,20 +46,22 @@ pub(crate) struct Terms<'a> {
 
 impl Terms<'_> {
     /// Why an answer is held back, if it is.
-    fn hold(&self, head: &ResponseHead<'_>) -> Option<DownloadError> {
+    fn hold(&self, head: &ResponseHead<'_>) -> Option<Attempt> {
         let status = head.status();
         // A gRPC caller gets an error in an empty answer of success.
         if status < 400 && head.framing() != Framing::Length(0) {
             return None;
         }
-        let unprocessed = self.from_sidecar && head.is_unprocessed();
-        let wished = self
-            .retry
-            .is_some_and(|policy| policy.wishes_status(status));
-        (unprocessed || wished).then_some(DownloadError::Held {
-            status,
-            unprocessed,
-        })
+        // The sidecar that sent it did nothing with the request.
+        if self.from_sidecar && head.is_unprocessed() {
+            return Some(Attempt::Refused);
+        }
+        let code = || {
+            let mut fields = head.headers();
+            let (_, value) = fields.find(|(name, _)| name.eq_ignore_ascii_case("grpc-status"))?;
+            grpc::parse_status(value)
+        };
+        self.retry?.wished(status, code)
     }
 }
 
@@ -162,6 +141,13 @@ impl Download {
         self.phase == DownloadPhase::Tunnel
     }
 
+    /// Returns true if the upstream said nothing at all.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.phase == DownloadPhase::Head
+            && self.interim == 0
+            && self.buffer.as_ref().is_none_or(Buffer::is_empty)
+    }
+
     /// Takes the buffer; its filled part came after the message.
     pub(crate) fn take_buffer(&mut self) -> Option<Buffer> {
         self.buffer.take()
@@ -175,7 +161,7 @@ impl Download {
         terms: Terms<'_>,
         buffers: &Buffers,
         (client, upstream): (&mut D, &mut U),
-    ) -> Poll<Result<(), DownloadError>> {
+    ) -> Poll<Result<(), ExchangeEnd>> {
         loop {
             ready!(self.poll_write(cx, out, client))?;
             let phase = self.phase;
@@ -187,21 +173,19 @@ impl Download {
             }
             if matches!(self.phase, DownloadPhase::Done | DownloadPhase::Tunnel) {
                 let flushed = ready!(Pin::new(client).poll_flush(cx));
-                return Poll::Ready(flushed.map_err(|_| DownloadError::Client));
+                return Poll::Ready(flushed.map_err(|_| CLIENT_GONE));
             }
             match self.poll_read(cx, upstream, buffers) {
-                Poll::Ready(Ok(0) | Err(_)) if self.phase == DownloadPhase::Head => {
-                    let silent =
-                        self.interim == 0 && self.buffer.as_ref().is_none_or(Buffer::is_empty);
-                    return Poll::Ready(Err(DownloadError::Reset { silent }));
-                }
                 Poll::Ready(Ok(0)) if self.until_close => self.body = Body::default(),
-                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(DownloadError::Truncated)),
+                Poll::Ready(Ok(0) | Err(_)) => {
+                    let failure = upstream.failed().unwrap_or(Failure::Connection);
+                    return Poll::Ready(Err(ExchangeEnd::Upstream(failure)));
+                }
                 Poll::Ready(Ok(_)) => {}
                 Poll::Pending => {
                     if self.unflushed {
                         let flushed = ready!(Pin::new(client).poll_flush(cx));
-                        flushed.map_err(|_| DownloadError::Client)?;
+                        flushed.map_err(|_| CLIENT_GONE)?;
                         self.unflushed = false;
                     }
                     return Poll::Pending;
@@ -215,7 +199,7 @@ impl Download {
         cx: &mut Context<'_>,
         out: &[u8],
         client: &mut D,
-    ) -> Poll<Result<(), DownloadError>> {
+    ) -> Poll<Result<(), ExchangeEnd>> {
         while self.head_sent < out.len() || self.write_from < self.write_to {
             let body = match &self.buffer {
                 Some(buffer) => &buffer.bytes()[self.write_from..self.write_to],
@@ -223,7 +207,7 @@ impl Download {
             };
             self.stalled = true;
             let sent = ready!(poll_write_two(cx, client, &out[self.head_sent..], body));
-            let sent = sent.map_err(|_| DownloadError::Client)?;
+            let sent = sent.map_err(|_| CLIENT_GONE)?;
             let of_head = sent.min(out.len() - self.head_sent);
             self.head_sent += of_head;
             self.write_from += sent - of_head;
@@ -241,24 +225,24 @@ impl Download {
         index: &mut ResponseIndex,
         out: &mut Vec<u8>,
         terms: Terms<'_>,
-    ) -> Result<bool, DownloadError> {
+    ) -> Result<bool, ExchangeEnd> {
         let Some(buffer) = self.buffer.as_mut().filter(|buffer| !buffer.is_empty()) else {
             return Ok(false);
         };
         let parsed = index.parse(buffer.filled(), terms.asked);
-        if parsed.map_err(DownloadError::Head)? == Progress::Partial {
+        if parsed.map_err(ExchangeEnd::ResponseHead)? == Progress::Partial {
             return Ok(false);
         }
         let head = index.head(buffer.filled());
         if head.is_interim() {
             self.interim += 1;
             if self.interim > MAX_INTERIM_RESPONSES {
-                return Err(DownloadError::Interim);
+                return Err(ExchangeEnd::Interim);
             }
         } else {
-            if let Some(held) = terms.hold(&head).filter(|_| !self.accepted) {
+            if let Some(why) = terms.hold(&head).filter(|_| !self.accepted) {
                 index.reset();
-                return Err(held);
+                return Err(ExchangeEnd::Held(why));
             }
             if let Some(observer) = terms.observer {
                 observer.response(&mut head.headers());
@@ -307,7 +291,7 @@ impl Download {
     }
 
     /// Checks the body bytes at hand. True if there is something to write.
-    fn take_body(&mut self) -> Result<bool, DownloadError> {
+    fn take_body(&mut self) -> Result<bool, ExchangeEnd> {
         let Some(buffer) = self.buffer.as_mut().filter(|buffer| !buffer.is_empty()) else {
             return Ok(false);
         };
@@ -321,7 +305,7 @@ impl Download {
         } else {
             self.body.accept(buffer.filled()).map(|used| (used, used))
         }
-        .map_err(DownloadError::Body)?;
+        .map_err(ExchangeEnd::ResponseBody)?;
         buffer.start += used;
         (self.write_from, self.write_to) = (start, start + data);
         Ok(used > 0)

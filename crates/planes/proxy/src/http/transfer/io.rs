@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use voile_http2::Failure;
 use voile_transport::SocketEvents;
 
 /// A byte stream that the engine can serve: plain TCP, or TLS over it.
@@ -26,6 +27,23 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
 
     /// Makes the coming drop noticeable to the peer as an error (TCP: reset instead of FIN; TLS: also no close_notify).
     fn abort(&mut self);
+
+    /// Ready once the peer has given up, however much of its data is unread. Streams that cannot tell are pending.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let _ = cx;
+        Poll::Pending
+    }
+
+    /// Returns true if the peer has closed its sending side, by the kernel's state at this moment, however much of its data is
+    /// unread. Streams that cannot tell return false.
+    fn has_left(&self) -> bool {
+        false
+    }
+
+    /// Returns true if the peer may be silent within its request: a gRPC caller, which has nothing to say.
+    fn may_be_silent(&self) -> bool {
+        false
+    }
 
     /// Reports if the peer sent data or closed, by the kernel's state at this moment. Streams that cannot
     /// tell return none.
@@ -52,6 +70,11 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
     /// instead (RFC 9113 section 8.1).
     fn lingers(&self) -> bool {
         true
+    }
+
+    /// Why the stream failed, if it is one of HTTP/2 and did.
+    fn failed(&self) -> Option<Failure> {
+        None
     }
 
     /// Bytes written so far, as they travel; a mark for [`Io::closed_before`].
@@ -93,6 +116,10 @@ impl Io for voile_transport::TransportStream {
 
     fn local_address(&self) -> Option<std::net::SocketAddr> {
         self.local()
+    }
+
+    fn has_left(&self) -> bool {
+        Self::has_left(self)
     }
 
     fn news(&mut self) -> SocketEvents {

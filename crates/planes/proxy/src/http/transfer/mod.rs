@@ -2,6 +2,7 @@
 
 pub mod buffers;
 pub(in crate::http) mod download;
+pub(crate) mod exchange_clock;
 pub mod io;
 pub(in crate::http) mod remainder;
 pub(crate) mod timer;

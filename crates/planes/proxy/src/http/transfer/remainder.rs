@@ -6,9 +6,8 @@ use std::task::Poll;
 use std::time::Instant;
 
 use crate::http::connection::{AfterExchange, ConnectionWork, Http1Connection};
-use crate::http::exchange::ExchangeRecord;
 use crate::http::io::Io;
-use crate::http::role::HttpRole;
+use crate::http::role::{ExchangeRecord, HttpRole};
 use crate::http::upload::Upload;
 
 impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
@@ -20,7 +19,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     ) -> AfterExchange {
         if !upload.received() {
             // The exchange ended with its answer.
-            tally.ended.get_or_insert_with(Instant::now);
+            tally.finish();
             // Boxed: it is rare, and every idle connection would pay for its size.
             if !Box::pin(self.drop_remainder(upload)).await {
                 return AfterExchange::Close { linger: true };

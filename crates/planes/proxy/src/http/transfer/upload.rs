@@ -46,6 +46,8 @@ pub(crate) struct Upload {
     pub(crate) started: bool,
     pub(crate) finished: bool,
     pub(crate) broken: bool,
+    /// Waiting for the upstream to take bytes.
+    pub(crate) stalled: bool,
     /// The client may leave the body out: it asked first (`Expect`), or it is no connection of its own. Then the engine does
     /// not wait for the remainder after an answer.
     may_be_left_out: bool,
@@ -72,6 +74,7 @@ impl Upload {
             started: false,
             finished: false,
             broken: false,
+            stalled: false,
             may_be_left_out,
         })
     }
@@ -193,6 +196,7 @@ impl Upload {
         loop {
             while self.head_sent < head.len() || self.sent_to < self.checked_to {
                 let body = &input.bytes()[self.sent_to..self.checked_to];
+                self.stalled = true;
                 let sent = ready!(poll_write_two(cx, upstream, &head[self.head_sent..], body));
                 let sent = sent.map_err(|_| UploadError::Upstream)?;
                 self.started = true;
@@ -200,6 +204,7 @@ impl Upload {
                 self.head_sent += of_head;
                 self.sent_to += sent - of_head;
             }
+            self.stalled = false;
             if self.body.is_done() {
                 let flushed = ready!(Pin::new(upstream).poll_flush(cx));
                 return Poll::Ready(flushed.map_err(|_| UploadError::Upstream));

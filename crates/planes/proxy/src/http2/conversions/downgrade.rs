@@ -13,21 +13,23 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use voile_http1::{Body, Progress, RequestSummary, ResponseHead, ResponseIndex};
-use voile_http2::{ErrorCode, Fields, RecvStream, SendResponse, SendStream};
+use voile_http2::{ErrorCode, Failure, Fields, RecvStream, SendResponse, SendStream};
 use voile_traffic::Attempt;
 
+use crate::http::ending::ExchangeEnd;
 use crate::http::io::Io;
 use crate::http::{
-    ConnectFailure, Exchange, Grpc, HeadAmendment, HeadEdit, HttpHead, HttpRole, HttpWorker,
-    RequestRoute, ResponseFlag, Revocation, RoleRefusal, UpstreamResponse, serve_connection,
+    ConnectFailure, Exchange, ExchangeRecord, HeadAmendment, HeadEdit, HttpHead, HttpRole,
+    HttpWorker, RequestRoute, ResponseFlag, Revocation, RoleRefusal, UpstreamResponse,
+    serve_connection,
 };
+use crate::http2::conversions::grpc::{self, Messages};
 use crate::http2::conversions::{headers, trailers};
-use crate::http2::limits::PREMATURE;
 use crate::http2::session::Live;
 use crate::http2::stream_call::ClientCall;
 use crate::http2::stream_copy::Replay;
@@ -41,6 +43,9 @@ struct Translated<R: HttpRole> {
     role: Rc<R>,
     route: RefCell<Option<RequestRoute<R>>>,
     parts: Fields,
+    /// The client's side of it is that of the stream.
+    record: RefCell<ExchangeRecord>,
+    live: Live,
 }
 
 impl<R: HttpRole> HttpRole for Translated<R> {
@@ -93,24 +98,22 @@ impl<R: HttpRole> HttpRole for Translated<R> {
     }
 
     fn record(&self, exchange: Exchange<'_, Self>) {
+        let mut record = self.record.borrow_mut();
+        let engine = exchange.record;
+        record.status = engine.status;
+        record.attempts = engine.attempts;
+        record.upstream_reused = engine.upstream_reused;
+        // The engine knows only that its client is gone; the stream knows how.
+        let gone = engine.flag == ResponseFlag::DownstreamConnectionTermination;
+        if !gone || record.details.is_empty() {
+            (record.flag, record.details) = (engine.flag, engine.details);
+        }
+        record.finish();
+        self.live.judge(&record);
         self.role.record(Exchange {
             head: Some(HttpHead::Http2(&self.parts)),
             ticket: exchange.ticket.map(|route| &route.ticket),
-            status: exchange.status,
-            flag: exchange.flag,
-            details: exchange.details,
-            request_head_bytes: exchange.request_head_bytes,
-            request_body_bytes: exchange.request_body_bytes,
-            response_head_bytes: exchange.response_head_bytes,
-            response_body_bytes: exchange.response_body_bytes,
-            started: exchange.started,
-            duration: exchange.duration,
-            upstream_reused: exchange.upstream_reused,
-            attempts: exchange.attempts,
-            grpc: match exchange.grpc {
-                None if HttpHead::Http2(&self.parts).is_grpc() => Some(Grpc::default()),
-                ours => ours,
-            },
+            record: &record,
         });
     }
 }
@@ -121,9 +124,8 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
     role: Rc<R>,
     route: RequestRoute<R>,
     parts: Fields,
-    body: RecvStream,
-    call: ClientCall,
-    live: Live,
+    (body, call, live): (RecvStream, ClientCall, Live),
+    mut record: ExchangeRecord,
 ) {
     let ClientCall { respond, held, .. } = call;
     let ended = held.is_none() && body.is_end_stream();
@@ -132,6 +134,21 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
     let chunked = !upgrade && !connect && !ended && !parts.contains("content-length");
     let key = upgrade.then(websocket::key);
     let head = request_head(&parts, key.as_deref(), chunked, route.edit());
+    let asked = RequestSummary {
+        head: parts.method() == "HEAD",
+        upgrade,
+        connect,
+    };
+    // The part that is held is counted with the rest.
+    record.request_body_bytes = 0;
+    let messages = (record.grpc.is_some() && !connect).then(Default::default);
+    let translated = Translated {
+        role,
+        route: RefCell::new(Some(route)),
+        parts,
+        record: RefCell::new(record),
+        live,
+    };
     let mut caller = DowngradedStream {
         body,
         respond,
@@ -141,11 +158,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
         owed: 0,
         chunked,
         ended: false,
-        asked: RequestSummary {
-            head: parts.method() == "HEAD",
-            upgrade,
-            connect,
-        },
+        asked,
         index: Box::default(),
         outward: Vec::new(),
         phase: DowngradePhase::Head,
@@ -153,19 +166,14 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
         trailers: Vec::new(),
         proof: key.map(|key| websocket::accept(key.as_bytes())),
         complete: false,
-        began: Instant::now(),
-        live,
+        record: &translated.record,
+        messages,
     };
     for chunk in held.into_iter().flat_map(|held| held.chunks) {
         caller.take(&chunk);
     }
     // The sender has its window back already.
     caller.owed = 0;
-    let translated = Translated {
-        role,
-        route: RefCell::new(Some(route)),
-        parts,
-    };
     let engine = worker.shared();
     serve_connection(&engine, &translated, caller, &head).await;
 }
@@ -272,7 +280,7 @@ enum DowngradePhase {
 }
 
 /// The stream as the engine's client.
-struct DowngradedStream {
+struct DowngradedStream<'a> {
     body: RecvStream,
     respond: SendResponse,
     send: Option<SendStream>,
@@ -297,12 +305,13 @@ struct DowngradedStream {
     proof: Option<String>,
     /// END_STREAM went out.
     complete: bool,
-    began: Instant,
-    live: Live,
+    record: &'a RefCell<ExchangeRecord>,
+    /// Messages of a gRPC call, each way.
+    messages: Option<(Messages, Messages)>,
 }
 
-impl DowngradedStream {
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+impl DowngradedStream<'_> {
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         if self.complete {
             return Poll::Pending;
         }
@@ -310,13 +319,13 @@ impl DowngradedStream {
             Some(send) => send.poll_failed(cx),
             None => self.respond.poll_failed(cx),
         };
-        gone.map(|_| self.gone())
+        gone.map(|cause| self.gone(cause))
     }
 
-    fn gone(&mut self) -> io::Error {
-        if matches!(self.phase, DowngradePhase::Head) && self.began.elapsed() < PREMATURE {
-            self.live.0.given_up();
-        }
+    fn gone(&mut self, cause: Failure) -> io::Error {
+        let mut record = self.record.borrow_mut();
+        let words = ExchangeEnd::Client(cause).reply(false, Revocation::CLIENT);
+        (record.flag, record.details) = (words.flag, words.details);
         self.complete = true;
         io::ErrorKind::ConnectionReset.into()
     }
@@ -335,9 +344,9 @@ impl DowngradedStream {
         while !self.ended && self.inward.is_empty() {
             match ready!(self.body.poll_data(cx)) {
                 Some(Ok(data)) => self.take(&data),
-                Some(Err(_)) => return Poll::Ready(Err(self.gone())),
+                Some(Err(cause)) => return Poll::Ready(Err(self.gone(cause))),
                 None => match ready!(self.body.poll_trailers(cx)) {
-                    Err(_) => return Poll::Ready(Err(self.gone())),
+                    Err(cause) => return Poll::Ready(Err(self.gone(cause))),
                     Ok(trailers) => {
                         self.ended = true;
                         if self.chunked {
@@ -354,6 +363,11 @@ impl DowngradedStream {
         self.owed = data.len();
         if data.is_empty() {
             return;
+        }
+        let mut record = self.record.borrow_mut();
+        record.request_body_bytes += data.len() as u64;
+        if let (Some(call), Some((up, _))) = (&mut record.grpc, &mut self.messages) {
+            call.request_messages = up.take(data);
         }
         if self.chunked {
             // Writing into a Vec cannot fail.
@@ -380,8 +394,26 @@ impl DowngradedStream {
         let Some(send) = &mut self.send else {
             return Poll::Ready(Ok(()));
         };
+        if self.chunk.is_empty() && (!over || self.complete) {
+            return Poll::Ready(Ok(()));
+        }
+        let mut record = self.record.borrow_mut();
+        let (chunk, waiting) = (record.grpc.map(|_| self.chunk.clone()), self.chunk.len());
         let end = (over, &mut self.trailers, &mut self.complete);
-        trailers::poll_give_all(send, &mut self.chunk, end, cx)
+        let given = trailers::poll_give_all(send, &mut self.chunk, end, cx);
+        let passed = waiting - self.chunk.len();
+        record.response_body_bytes += passed as u64;
+        if let (Some(call), Some(chunk)) = (&mut record.grpc, chunk) {
+            if let Some((_, down)) = &mut self.messages {
+                call.response_messages = down.take(&chunk[..passed]);
+            }
+            if self.complete && !self.trailers.is_empty() {
+                call.status = trailers::read(&self.trailers)
+                    .as_ref()
+                    .and_then(grpc::status);
+            }
+        }
+        given
     }
 
     /// Takes bytes of the answer.
@@ -460,6 +492,11 @@ impl DowngradedStream {
         }
         let body = Body::new(framing);
         let end = body.is_done() && !tunnel;
+        let mut record = self.record.borrow_mut();
+        record.response_head_bytes = headers::size(&response);
+        if let Some(call) = record.grpc.as_mut().filter(|_| end) {
+            call.status = grpc::status(&response);
+        }
         let send = self.respond.send_response(response, end).map_err(gone)?;
         self.send = Some(send);
         self.complete = end;
@@ -484,7 +521,7 @@ fn fields(head: &ResponseHead<'_>, out: &mut Fields) -> Option<()> {
     Some(())
 }
 
-impl AsyncRead for DowngradedStream {
+impl AsyncRead for DowngradedStream<'_> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -494,7 +531,7 @@ impl AsyncRead for DowngradedStream {
         let rest = &self.inward[self.taken..];
         if rest.is_empty() && !self.at_end() {
             // A client that said all still waits for its answer.
-            return self.poll_gone(cx).map(Err);
+            return self.poll_failed(cx).map(Err);
         }
         let count = rest.len().min(buf.remaining());
         buf.put_slice(&rest[..count]);
@@ -503,7 +540,7 @@ impl AsyncRead for DowngradedStream {
     }
 }
 
-impl AsyncWrite for DowngradedStream {
+impl AsyncWrite for DowngradedStream<'_> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -535,17 +572,25 @@ impl AsyncWrite for DowngradedStream {
     }
 }
 
-impl Io for DowngradedStream {
+impl Io for DowngradedStream<'_> {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_fill(cx))?;
         if self.taken < self.inward.len() || self.at_end() {
             return Poll::Ready(Ok(()));
         }
-        self.poll_gone(cx).map(Err)
+        self.poll_failed(cx).map(Err)
     }
 
     fn abort(&mut self) {
         self.cut(ErrorCode::INTERNAL_ERROR);
+    }
+
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_failed(cx).map(drop)
+    }
+
+    fn may_be_silent(&self) -> bool {
+        self.messages.is_some()
     }
 
     fn lingers(&self) -> bool {
@@ -553,7 +598,7 @@ impl Io for DowngradedStream {
     }
 }
 
-impl DowngradedStream {
+impl DowngradedStream<'_> {
     fn cut(&mut self, reason: ErrorCode) {
         if !std::mem::replace(&mut self.complete, true) {
             match &mut self.send {
@@ -564,7 +609,7 @@ impl DowngradedStream {
     }
 }
 
-impl Drop for DowngradedStream {
+impl Drop for DowngradedStream<'_> {
     fn drop(&mut self) {
         self.cut(ErrorCode::INTERNAL_ERROR);
     }

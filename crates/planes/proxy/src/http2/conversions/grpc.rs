@@ -19,7 +19,8 @@ pub(crate) struct Messages {
 const PREFIX: usize = 5;
 
 impl Messages {
-    pub(crate) fn take(&mut self, mut bytes: &[u8]) {
+    /// Returns how many began so far.
+    pub(crate) fn take(&mut self, mut bytes: &[u8]) -> u64 {
         while !bytes.is_empty() {
             let skip = usize::try_from(self.left)
                 .unwrap_or(usize::MAX)
@@ -40,12 +41,17 @@ impl Messages {
                 self.count += 1;
             }
         }
+        self.count
     }
 }
 
 /// `grpc-status` of trailers, or of a head without a body.
 pub(crate) fn status(fields: &Fields) -> Option<u16> {
-    let value = fields.get("grpc-status")?;
+    parse_status(fields.get("grpc-status")?)
+}
+
+/// The value of `grpc-status`.
+pub(crate) fn parse_status(value: &[u8]) -> Option<u16> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 

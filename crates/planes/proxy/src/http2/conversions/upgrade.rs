@@ -65,7 +65,8 @@ pub(crate) struct Upgraded {
     websocket: Option<String>,
     /// True if the client asked for a CONNECT tunnel.
     connect: bool,
-    unprocessed: bool,
+    /// Why the stream failed, once it did.
+    failed: Option<Failure>,
 }
 
 impl Upgraded {
@@ -88,13 +89,13 @@ impl Upgraded {
             wants_trailers: false,
             websocket: None,
             connect: false,
-            unprocessed: false,
+            failed: None,
         }
     }
 
-    /// Returns true if the connection carried another stream before.
-    pub(crate) fn is_reused(&self) -> bool {
-        self.lease.reused
+    /// Its place on a connection.
+    pub(crate) fn lease(&self) -> &Lease {
+        &self.lease
     }
 
     /// Takes bytes of the request.
@@ -146,10 +147,8 @@ impl Upgraded {
         let empty = matches!(head.framing(), Framing::None | Framing::Length(0)) && !tunnel;
         self.websocket = upgrade.then(|| websocket::accept(key.unwrap_or_default()));
         let Some((response, send)) = self.lease.link.send_request(request, empty) else {
-            // The connection is closing.
-            self.unprocessed = true;
-            self.lease.spoiled();
-            return Err(io::ErrorKind::ConnectionReset.into());
+            // The connection is closing: nothing of this request went anywhere.
+            return Err(self.fail(Failure::Unprocessed));
         };
         self.answering = ResponseRemainder::Head(Some(response));
         self.send = Some(send);
@@ -205,16 +204,16 @@ impl Upgraded {
                     }
                     match (ready!(response.poll_head(cx)), slot.take()) {
                         (Ok(answer), Some(rest)) => self.head(answer, rest.into_body()),
-                        (Err(failure), _) => return Poll::Ready(Err(self.failed(failure))),
+                        (Err(failure), _) => return Poll::Ready(Err(self.fail(failure))),
                         (Ok(_), None) => return Poll::Pending,
                     }
                 }
                 ResponseRemainder::Body(body) => match ready!(body.poll_data(cx)) {
                     Some(Ok(data)) => self.take(&data),
-                    Some(Err(failure)) => return Poll::Ready(Err(self.failed(failure))),
+                    Some(Err(failure)) => return Poll::Ready(Err(self.fail(failure))),
                     None => {
                         let trailers = ready!(body.poll_trailers(cx));
-                        let trailers = trailers.map_err(|failure| self.failed(failure))?;
+                        let trailers = trailers.map_err(|failure| self.fail(failure))?;
                         self.end(trailers);
                     }
                 },
@@ -223,11 +222,8 @@ impl Upgraded {
         Poll::Ready(Ok(()))
     }
 
-    fn failed(&mut self, failure: Failure) -> io::Error {
-        if failure == Failure::Unprocessed {
-            self.unprocessed = true;
-            self.lease.spoiled();
-        }
+    fn fail(&mut self, failure: Failure) -> io::Error {
+        self.failed = Some(failure);
         io::ErrorKind::ConnectionReset.into()
     }
 
@@ -390,9 +386,8 @@ impl Io for Upgraded {
         self.poll_fill(cx)
     }
 
-    /// The server said that it did nothing with the request, or it never went out.
-    fn closed_before(&self, _: u64) -> bool {
-        self.unprocessed
+    fn failed(&self) -> Option<Failure> {
+        self.failed
     }
 
     fn abort(&mut self) {

@@ -170,13 +170,14 @@ pub(crate) fn http<'a, R: HttpRole>(
     let wanted = recording.side(from.side);
     let seen = notes.map(RequestNotes::seen);
     let seen = seen.as_deref();
+    let record = exchange.record;
     let told = LoggedHeaders {
         head: exchange.head,
         notes,
         seen,
     };
     let after = |moment: Option<Instant>| {
-        moment.map(|moment| moment.saturating_duration_since(exchange.started))
+        moment.map(|moment| moment.saturating_duration_since(record.started))
     };
     let span_context = notes.and_then(|notes| notes.context.as_ref());
     let trace_id = span_context.map_or_else(String::new, |context| context.trace.to_string());
@@ -187,38 +188,38 @@ pub(crate) fn http<'a, R: HttpRole>(
         path: &path,
         authority: head.and_then(HttpHead::authority).unwrap_or_default(),
         version: head.map_or("HTTP/1.1", |head| head.version().name()),
-        code: exchange.status,
-        request_head: exchange.request_head_bytes,
-        response_head: exchange.response_head_bytes,
-        grpc_status: exchange.grpc.and_then(|grpc| grpc.status),
+        code: record.status,
+        request_head: record.request_head_bytes,
+        response_head: record.response_head_bytes,
+        grpc_status: record.grpc.and_then(|grpc| grpc.status),
         fields: &told,
         request_duration: after(seen.and_then(|seen| seen.received)),
         response_duration: after(seen.and_then(|seen| seen.response)),
         decision_duration: after(seen.and_then(EngineNotes::decided)),
         queue_duration: seen.and_then(EngineNotes::queued),
         upstream_duration: seen.and_then(EngineNotes::upstream),
-        attempts: exchange.attempts,
+        attempts: record.attempts,
         trace_id: &trace_id,
     };
     let own = worker.principal.borrow();
-    let unreached = exchange.details.strip_prefix(UNREACHED);
+    let unreached = record.details.strip_prefix(UNREACHED);
     let unreached = unreached.map(|why| why.trim_matches(['{', '}']));
     let entry = AccessLogEntry {
         http: Some(http),
         start: SystemTime::now()
-            .checked_sub(exchange.started.elapsed())
+            .checked_sub(record.started.elapsed())
             .unwrap_or(SystemTime::UNIX_EPOCH),
-        duration: exchange.duration,
-        flags: exchange.flag.code(),
-        details: context.details.unwrap_or(exchange.details),
+        duration: record.duration,
+        flags: record.flag.code(),
+        details: context.details.unwrap_or(record.details),
         termination: "",
         upstream_failure: match unreached {
-            Some("") => exchange.details,
+            Some("") => record.details,
             why => why.unwrap_or_default(),
         },
         downstream_failure: "",
-        received: exchange.request_body_bytes,
-        sent: exchange.response_body_bytes,
+        received: record.request_body_bytes,
+        sent: record.response_body_bytes,
         upstream: context.upstream,
         upstream_local: seen.and_then(|seen| seen.from),
         cluster: context.cluster,

@@ -2,36 +2,36 @@
 
 use voile_telemetry::{GRPC, HTTP, SeriesId};
 
-use crate::http::{Exchange, HttpRole};
+use crate::http::ExchangeRecord;
 use crate::worker::Worker;
 use crate::worker::records::reporter::ReporterLabels;
 
-/// `request_protocol` of an exchange.
-pub(crate) fn protocol<R: HttpRole>(exchange: &Exchange<'_, R>) -> &'static str {
-    match exchange.grpc {
+/// `request_protocol` of an record.
+pub(crate) fn protocol(record: &ExchangeRecord) -> &'static str {
+    match record.grpc {
         Some(_) => GRPC,
         None => HTTP,
     }
 }
 
 /// Counts an exchange in its series.
-pub(crate) fn count<'a, R: HttpRole>(
+pub(crate) fn count<'a>(
     worker: &'a Worker,
     from: impl Into<ReporterLabels<'a>>,
     series: SeriesId,
-    exchange: &Exchange<'_, R>,
+    record: &ExchangeRecord,
 ) {
     let from = from.into();
     if !from.recording(worker).side(from.side).metrics {
         return;
     }
     let sizes = (
-        exchange.request_head_bytes + exchange.request_body_bytes,
-        exchange.response_head_bytes + exchange.response_body_bytes,
+        record.request_head_bytes + record.request_body_bytes,
+        record.response_head_bytes + record.response_body_bytes,
     );
-    let (code, flags, duration) = (exchange.status, exchange.flag.code(), exchange.duration);
+    let (code, flags, duration) = (record.status, record.flag.code(), record.duration);
     let mut shard = worker.shard.borrow_mut();
-    match exchange.grpc {
+    match record.grpc {
         None => shard.request(series, (code, flags), duration, sizes),
         Some(grpc) => {
             let messages = (grpc.request_messages, grpc.response_messages);

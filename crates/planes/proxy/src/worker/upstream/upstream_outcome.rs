@@ -2,16 +2,16 @@
 
 use voile_traffic::{Attempt, UpstreamOutcome};
 
-use crate::http::{Exchange, HttpRole, ResponseFlag};
+use crate::http::{ExchangeRecord, ResponseFlag};
 
 /// Outcome of an exchange for its endpoint; `None` if the exchange ended for another party's reason.
-pub(crate) fn of_exchange<R: HttpRole>(exchange: &Exchange<'_, R>) -> Option<UpstreamOutcome> {
-    match exchange.flag {
-        ResponseFlag::None if exchange.attempts > 0 && exchange.status > 0 => {
-            let grpc = exchange.grpc.and_then(|grpc| grpc.status);
+pub(crate) fn of_exchange(record: &ExchangeRecord) -> Option<UpstreamOutcome> {
+    match record.flag {
+        ResponseFlag::None if record.attempts > 0 && record.status > 0 => {
+            let grpc = record.grpc.and_then(|grpc| grpc.status);
             Some(UpstreamOutcome::Answered(match grpc {
-                Some(status) if exchange.status == 200 => of_grpc(status),
-                _ => exchange.status,
+                Some(status) if record.status == 200 => of_grpc(status),
+                _ => record.status,
             }))
         }
         ResponseFlag::UpstreamConnectionFailure

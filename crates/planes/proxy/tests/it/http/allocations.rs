@@ -75,7 +75,7 @@ impl HttpRole for QuietRole {
     }
 
     fn record(&self, exchange: Exchange<'_, Self>) {
-        assert_eq!(exchange.status, 200);
+        assert_eq!(exchange.record.status, 200);
         self.records.set(self.records.get() + 1);
         match self.records.get() {
             WARM_UP => self.at_start.set(COUNT.get()),

@@ -226,6 +226,6 @@ fn nothing_moving_for_too_long_ends_a_tunnel() {
         let stage = Stage::with(vec![script], timeouts).await;
         let got = stage.exchange(CONNECT).await;
         assert_eq!(got, "HTTP/1.1 200 OK\r\n\r\n<reset>");
-        assert_eq!(stage.last().details, "tunnel");
+        assert_eq!(stage.last().details, "stream_idle_timeout");
     });
 }

@@ -191,9 +191,10 @@ impl StageRole {
             route.upstream = UpstreamHttp::Http2;
         }
         if self.manner.timeout.is_some() {
-            let mut options = RequestOptions::default();
-            options.timeout = self.manner.timeout;
-            route.besides = Some(Box::new(options));
+            route.besides = Some(Box::new(RequestOptions {
+                timeout: self.manner.timeout,
+                ..RequestOptions::default()
+            }));
         }
         route
     }
@@ -286,18 +287,19 @@ impl HttpRole for StageRole {
     }
 
     fn record(&self, exchange: Exchange<'_, Self>) {
+        let record = exchange.record;
         self.records.borrow_mut().push(Recorded {
             path: exchange.head.map(|head| head.path_and_query().to_owned()),
-            status: exchange.status,
-            flag: exchange.flag,
-            details: exchange.details,
-            request_body: exchange.request_body_bytes,
-            response_body: exchange.response_body_bytes,
-            reused: exchange.upstream_reused,
-            attempts: exchange.attempts,
-            duration: exchange.duration,
-            from_head: self.seen.get().is_none_or(|seen| exchange.started <= seen),
-            grpc: exchange.grpc,
+            status: record.status,
+            flag: record.flag,
+            details: record.details,
+            request_body: record.request_body_bytes,
+            response_body: record.response_body_bytes,
+            reused: record.upstream_reused,
+            attempts: record.attempts,
+            duration: record.duration,
+            from_head: self.seen.get().is_none_or(|seen| record.started <= seen),
+            grpc: record.grpc,
         });
     }
 }

@@ -16,7 +16,7 @@ pub(super) enum Body {
     Sized,
     /// Without.
     Unsized,
-    /// With its length, and longer than the windows of a server that only reads.
+    /// With its length, and longer than the windows of a server that only reads; the rest fits into a socket.
     Large,
     /// Less than its length, and no end.
     Unfinished,
@@ -38,7 +38,7 @@ impl Request {
     fn content(&self) -> String {
         match (self.body, self.grpc) {
             (Body::None, _) => String::new(),
-            (Body::Large, _) => HELLO.repeat(40_000),
+            (Body::Large, _) => HELLO.repeat(20_000),
             (_, true) => format!("\0\0\0\0\u{5}{HELLO}"),
             (_, false) => HELLO.to_owned(),
         }

@@ -475,18 +475,7 @@ impl HttpRole for GatewayRole {
         self.out.record(Exchange {
             ticket,
             head: exchange.head,
-            status: exchange.status,
-            flag: exchange.flag,
-            details: exchange.details,
-            request_head_bytes: exchange.request_head_bytes,
-            request_body_bytes: exchange.request_body_bytes,
-            response_head_bytes: exchange.response_head_bytes,
-            response_body_bytes: exchange.response_body_bytes,
-            started: exchange.started,
-            duration: exchange.duration,
-            upstream_reused: exchange.upstream_reused,
-            attempts: exchange.attempts,
-            grpc: exchange.grpc,
+            record: exchange.record,
         });
     }
 }
@@ -499,7 +488,7 @@ impl GatewayRole {
         exchange: &Exchange<'_, Self>,
     ) {
         let worker = &*self.worker;
-        let protocol = request_series::protocol(exchange);
+        let protocol = request_series::protocol(exchange.record);
         // A waypoint's destination is known before anything is judged.
         let table = self.server.table.borrow();
         let called = table.lone().filter(|_| self.door.is_some());
@@ -508,7 +497,7 @@ impl GatewayRole {
             None => self.out.series(&black_hole(), None, protocol),
         };
         let from = self.vantage();
-        request_series::count(worker, from, series, exchange);
+        request_series::count(worker, from, series, exchange.record);
         if access_logs::wants(worker, from, notes) {
             let bind = self.inbound().plan.borrow().bind;
             let meant = called.map(|called| (called.plan.service.host.as_str(), called.plan.port));

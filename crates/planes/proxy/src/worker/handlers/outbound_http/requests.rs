@@ -20,8 +20,9 @@ use voile_xds::wire::WireProtocol;
 use super::{Names, OutboundRole};
 use crate::actions::LocalResponse;
 use crate::http::{
-    self, BodyPrefix, ConnectFailure, Exchange, HeadAmendment, HeadObserver, HttpHead, HttpRole,
-    Pending, RequestRoute, ResponseFlag, Revocation, RoleRefusal, UpstreamHttp, UpstreamResponse,
+    self, BodyPrefix, ConnectFailure, Exchange, ExchangeRecord, HeadAmendment, HeadObserver,
+    HttpHead, HttpRole, Pending, RequestRoute, ResponseFlag, Revocation, RoleRefusal, UpstreamHttp,
+    UpstreamResponse,
 };
 use crate::plan::{CapturedDestination, PassthroughMode, SharedPart, TrafficPlan};
 use crate::worker::handlers::inbound_http::upstream;
@@ -680,16 +681,17 @@ impl HttpRole for OutboundRole {
 
     fn record(&self, exchange: Exchange<'_, Self>) {
         let worker = &*self.worker;
-        let protocol = request_series::protocol(&exchange);
+        let protocol = request_series::protocol(exchange.record);
         let ticket = exchange.ticket;
         let delayed = ticket.is_some_and(|ticket| ticket.delayed);
-        let exchange = match exchange.flag {
+        let on_purpose = ExchangeRecord {
+            flag: ResponseFlag::DelayInjected,
+            ..*exchange.record
+        };
+        let record = match exchange.record.flag {
             // The only fault is the injected delay.
-            ResponseFlag::None if delayed => Exchange {
-                flag: ResponseFlag::DelayInjected,
-                ..exchange
-            },
-            _ => exchange,
+            ResponseFlag::None if delayed => &on_purpose,
+            _ => exchange.record,
         };
         let service = ticket.and_then(|ticket| ticket.service.as_ref());
         let endpoint = ticket.and_then(|ticket| ticket.endpoint.as_ref());
@@ -701,14 +703,14 @@ impl HttpRole for OutboundRole {
             None => self.series(&black_hole(), None, protocol),
         };
         let from = self.vantage();
-        request_series::count(worker, from, series, &exchange);
+        request_series::count(worker, from, series, record);
         if let (Some(service), Some(to)) = (service, endpoint) {
             // A retry that was planned and never made reports nothing.
             let kept = ticket.and_then(|ticket| ticket.kept.as_deref());
             let reported = kept.map_or(0, |kept| kept.reported);
-            let outcome = upstream_outcome::of_exchange(&exchange);
-            if let Some(outcome) = outcome.filter(|_| exchange.attempts > reported) {
-                let heard = outcome == UpstreamOutcome::Answered(exchange.status);
+            let outcome = upstream_outcome::of_exchange(record);
+            if let Some(outcome) = outcome.filter(|_| record.attempts > reported) {
+                let heard = outcome == UpstreamOutcome::Answered(record.status);
                 self.ended(service, to, outcome, heard);
             }
             if let Some(SharedPart(gate)) = &service.plan.traffic.breaker {
@@ -730,6 +732,7 @@ impl HttpRole for OutboundRole {
                 peer: endpoint.map(|to| &to.endpoint.plan.peer),
                 downstream: self.downstream(),
             };
+            let exchange = Exchange { record, ..exchange };
             access_logs::http(worker, from, &exchange, notes, &context);
         }
     }
