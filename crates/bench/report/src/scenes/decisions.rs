@@ -250,7 +250,7 @@ pub(super) fn view(record: &Record, figures: &SceneFigures) -> SceneView {
     };
     let mut tables: Vec<SceneTable> = series.into_iter().filter_map(table).collect();
     tables.push(sets(&cells, figures));
-    let plots = ["first", "last", "miss"];
+    let plots = ["first", "last", "miss", "cold", "warm", "none"];
     let plots = plots.into_iter().filter_map(|hit| bars(record, hit));
     SceneView {
         title:
@@ -329,12 +329,18 @@ fn sets(cells: &[DecisionCell], figures: &SceneFigures) -> SceneTable {
 fn bars(record: &Record, hit: &str) -> Option<Plot> {
     let title = match hit {
         "miss" => "A decision that no rule matches, by the largest set".to_owned(),
+        "cold" => "A token that is verified, with the most issuers".to_owned(),
+        "warm" => "A token that was verified before, with the most issuers".to_owned(),
+        "none" => "A request without a token, with the most issuers".to_owned(),
         hit => format!("A decision that the {hit} rule matches, by the largest set"),
     };
+    // What is held against two others is one bar.
+    let mut drawn = BTreeSet::new();
     let rows = record.own_scene().findings.iter().map(|finding| {
         let cell = DecisionCell::read(&finding.of.figure)?;
         let own = cell.hit == hit && cell.policies == 1 && finding.unit == "ns";
-        own.then(|| bar(&finding.what, "c-voile", finding.value))?
+        (own && drawn.insert(&finding.what))
+            .then(|| bar(&finding.what, "c-voile", finding.value))?
     });
     bar_plot(hit, title, rows, shower("ns"))
 }
