@@ -225,10 +225,12 @@ fn chosen(named: Option<&BTreeSet<String>>) -> BTreeMap<String, (String, Record)
         voile_report::summarise::summarise(&mut record);
         let experiment = record.experiment.name.clone();
         let key = experiment.trim_end_matches("-quick").to_owned();
-        // A whole run says more than a quick one; of equals the newer.
+        // A whole run says more than a quick one, and a run with peers more than one beside another build; of equals the newer.
         let rank = |record: &Record| {
             let whole = !record.experiment.name.ends_with("-quick");
-            (whole, record.experiment.started_at.clone())
+            let mut terms = record.contestants.iter().flat_map(|c| &c.terms);
+            let beside_build = terms.any(|term| term == "another build");
+            (whole, !beside_build, record.experiment.started_at.clone())
         };
         let better = chosen
             .get(&key)
