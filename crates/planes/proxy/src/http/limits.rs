@@ -69,6 +69,10 @@ pub const LINGER: Duration = voile_transport::LINGER_QUIET;
 /// are answered before the body is there. No memory: one buffer, which the exchange has.
 pub const MAX_REMAINDER: u64 = 64 * 1024;
 
+/// Times one request is sent, counting the first: a connection that is being closed under us is the usual reason for a
+/// second, and rarely for a third.
+pub const MAX_ATTEMPTS: u32 = 3;
+
 /// Bytes of an HTTP/2 client that are read after the connection's last word.
 pub const MAX_LINGER_BYTES: usize = 256 * 1024;
 

@@ -31,7 +31,7 @@ use crate::http::{
 use crate::http2::conversions::grpc::{self, Messages};
 use crate::http2::conversions::{headers, trailers};
 use crate::http2::session::Live;
-use crate::http2::stream_call::ClientCall;
+use crate::http2::stream_call::{ClientCall, Http2Request};
 use crate::http2::stream_copy::Replay;
 use crate::http2::websocket;
 
@@ -123,12 +123,13 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
     worker: &Rc<HttpWorker<R>>,
     role: Rc<R>,
     route: RequestRoute<R>,
-    parts: Fields,
-    (body, call, live): (RecvStream, ClientCall, Live),
+    request: Http2Request,
+    live: Live,
     mut record: ExchangeRecord,
 ) {
-    let ClientCall { respond, held, .. } = call;
-    let ended = held.is_none() && body.is_end_stream();
+    let ended = request.is_empty();
+    let (parts, ClientCall { respond, held, .. }) = (request.head, request.call);
+    let Some(body) = request.body else { return };
     let upgrade = websocket::is_extended_connect(&parts);
     let connect = websocket::is_plain_connect(&parts);
     let chunked = !upgrade && !connect && !ended && !parts.contains("content-length");

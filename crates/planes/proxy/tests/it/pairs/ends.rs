@@ -360,6 +360,11 @@ fn the_role_decides_at_once_or_after_it_asked() {
              2→1 2→2 | 200 UAEX refused_by_role 0/0 0 grpc 7 0/0: 200",
         ),
         (
+            "it asks twice about the body",
+            to("/asked/twice/9"),
+            "all | 200 - via_upstream 5/2 1: 200",
+        ),
+        (
             "the body is longer than the question takes",
             to("/asked/3"),
             "all | 413 DPE request_payload_too_large 5/26 0: 413",
