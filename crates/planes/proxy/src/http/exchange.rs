@@ -627,6 +627,9 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         if begun {
             // With a known length, missing bytes show the cut; with a body that ends at the close, only a reset shows it.
             let gone = matches!(landing, ExchangeEnd::Client(_));
+            if !gone {
+                self.stream.cut(landing.code());
+            }
             return match !gone && (download.until_close || download.unwrap) {
                 true => AfterExchange::Abort,
                 false => AfterExchange::Cut,
@@ -678,12 +681,14 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         .await;
         tally.details = "tunnel";
         if let Err(end) = result {
-            self.stream.abort();
-            upstream.abort();
             tally.flag = ResponseFlag::UpstreamConnectionTermination;
-            if let Some(end) = end.map(|end| end.reply(true, R::REVOCATION)) {
+            if let Some(end) = end {
+                self.stream.cut(end.code());
+                let end = end.reply(true, R::REVOCATION);
                 (tally.flag, tally.details) = (end.flag, end.details);
             }
+            self.stream.abort();
+            upstream.abort();
         }
         up.give_back(&buffers);
         down.give_back(&buffers);

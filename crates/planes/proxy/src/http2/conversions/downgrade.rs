@@ -586,6 +586,15 @@ impl Io for DowngradedStream<'_> {
         self.cut(ErrorCode::INTERNAL_ERROR);
     }
 
+    fn cut(&mut self, code: ErrorCode) {
+        if !std::mem::replace(&mut self.complete, true) {
+            match &mut self.send {
+                Some(send) => send.send_reset(code),
+                None => self.respond.send_reset(code),
+            }
+        }
+    }
+
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_failed(cx).map(drop)
     }
@@ -596,17 +605,6 @@ impl Io for DowngradedStream<'_> {
 
     fn lingers(&self) -> bool {
         false
-    }
-}
-
-impl DowngradedStream<'_> {
-    fn cut(&mut self, reason: ErrorCode) {
-        if !std::mem::replace(&mut self.complete, true) {
-            match &mut self.send {
-                Some(send) => send.send_reset(reason),
-                None => self.respond.send_reset(reason),
-            }
-        }
     }
 }
 
