@@ -77,7 +77,7 @@ async fn hold<D: HeldRequest>(
         }
         let sending = ExchangeProgress::sending(request.received());
         let (clock, timer) = request.client().clock();
-        match clock.overdue(cx, timer, limits, sending) {
+        match clock.overdue(cx, timer, limits, sending, || false) {
             Some(end) => Poll::Ready(Err(end)),
             None => Poll::Pending,
         }

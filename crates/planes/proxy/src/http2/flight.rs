@@ -219,13 +219,14 @@ impl<'a> StreamFlight<'a> {
         let progress = ExchangeProgress {
             received: self.up.is_received(),
             sending: !self.up.is_done() && !self.up.stalled && !answered && !call.is_grpc,
-            stuck: self.up.stalled,
+            stuck: self.up.stalled && !self.up.is_done(),
             stalled,
             answered,
             tunnel: answered && call.is_tunnel,
             bytes: (self.up.bytes, bytes),
         };
-        call.clock.overdue(cx, &mut call.timer, limits, progress)
+        call.clock
+            .overdue(cx, &mut call.timer, limits, progress, || false)
     }
 
     /// Accepts all further bytes, the held-back head included.

@@ -93,6 +93,8 @@ pub(crate) struct Manner {
     pub(crate) http2_servers: bool,
     /// No connection to a server is ever opened, nor refused.
     pub(crate) unreachable: bool,
+    /// Sockets to servers hold a few kilobytes.
+    pub(crate) narrow: bool,
     /// Timeout of a connect.
     pub(crate) connect_timeout: Option<Duration>,
     /// The route's timeout of the answer.
@@ -284,6 +286,10 @@ impl HttpRole for StageRole {
         let stream = TcpStream::connect(self.upstream.get()).await;
         let stream = stream.map_err(|_| ConnectFailure::new("connection_refused"))?;
         stream.set_nodelay(true).unwrap();
+        if self.manner.narrow {
+            let socket = socket2::SockRef::from(&stream);
+            socket.set_send_buffer_size(4096).unwrap();
+        }
         Ok(Upstream {
             stream: TransportStream::Tcp(stream.into()),
             blind: self.manner.blind,
@@ -355,6 +361,10 @@ impl Stage {
     ) -> Self {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        if manner.narrow {
+            let socket = socket2::SockRef::from(&server);
+            socket.set_recv_buffer_size(4096).unwrap();
+        }
         let (buffers, drain) = (Buffers::new(), Drain::new());
         let role = Rc::new(StageRole {
             manner,

@@ -37,6 +37,16 @@ const HALF: Case = Case {
     ..PLAIN
 };
 
+/// The server stops reading within the upload.
+const UNREAD: Case = Case {
+    request: Request {
+        body: Body::Large,
+        ..POST
+    },
+    server: Server::Unreading,
+    ..PLAIN
+};
+
 /// A path that the role decides about in its own way.
 fn to(path: &'static str) -> Case {
     PLAIN.request(Request { path, ..POST })
@@ -472,16 +482,22 @@ fn a_limit_ends_the_exchange_of_a_slow_client() {
             "1→1 1→2 | 200 DC downstream_remote_disconnect 5/4 1: left
              2→1 2→2 | 200 DR http2.remote_reset 5/4 1: left",
         ),
-        // An HTTP/1.1 server takes all of it here.
         (
-            "an upload that the server does not read",
-            SILENT
-                .request(Request {
-                    body: Body::Large,
-                    ..POST
-                })
-                .limit(Limit::Idle)
-                .event(Event::LeavesIfUnlimited),
+            "an upload that the server stops reading",
+            UNREAD.limit(Limit::Upload),
+            "all | 408 SI stream_idle_timeout */20 1: 408",
+        ),
+        // A connection that ends with unread bytes is reset; from HTTP/1.1 to HTTP/2 few of them are left, or none.
+        (
+            "an upload that the server stops reading, once its answer began",
+            UNREAD.server(Server::StopsUnreading).limit(Limit::Upload),
+            "1→1     | 200 SI stream_idle_timeout */4 1: 200, reset
+             2→1 2→2 | 200 SI stream_idle_timeout */4 1: 200, CANCEL",
+        ),
+        // The client may take its time then.
+        (
+            "an upload that the server stops reading, to an idle client's limit",
+            UNREAD.limit(Limit::Idle).event(Event::LeavesIfUnlimited),
             "1→1 1→2 | 0 DC downstream_remote_disconnect */0 1: left
              2→1 2→2 | 0 DR http2.remote_reset */0 1: left",
         ),
