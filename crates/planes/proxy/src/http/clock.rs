@@ -258,6 +258,27 @@ mod tests {
     }
 
     #[test]
+    fn the_earlier_of_two_deadlines_rings_whichever_is_asked_for_first() {
+        play(async {
+            let _running = start().expect("a clock");
+            let near = Instant::now() + MOMENT;
+            let far = near + Duration::from_secs(3600);
+            let (mut timer, mut polls) = (Timer::default(), 0);
+            poll_fn(|cx| {
+                polls += 1;
+                assert!(polls < 10, "it rings for nothing");
+                assert!(!timer.passed(cx, far));
+                match timer.passed(cx, near) {
+                    true => Poll::Ready(()),
+                    false => Poll::Pending,
+                }
+            })
+            .await;
+            assert!(Instant::now() >= near);
+        });
+    }
+
+    #[test]
     fn a_dropped_timer_is_forgotten_and_one_without_a_clock_rings() {
         play(async {
             let running = start().expect("a clock");

@@ -1,33 +1,37 @@
 //! One request from its complete head to its record: route, upstream, flight, landing.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io::Write;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use voile_http1::{RequestEdit, RequestSummary, Version};
+use voile_http1::{BodyError, RequestEdit, RequestSummary, Version};
 use voile_traffic::Attempt;
 use voile_transport::SocketEvents;
 
+use super::attempt::{self, MissingUpstream};
 use super::buffers::Buffer;
 use super::connection::{AfterExchange, ConnectionWork, Http1Connection};
 use super::download::{Download, Terms};
+use super::downstream_request::Http1Request;
 use super::ending::{CLIENT_GONE, ExchangeEnd};
 use super::exchange_clock::{ExchangeClock, ExchangeLimits};
+use super::external_check_wait::{self, CheckedRequest};
 use super::flight::{ExchangeClient, ExchangeFlight};
 use super::head::{HttpHead, is_grpc};
 use super::io::Io;
-use super::limits::KEEP_ALIVE_MARGIN;
+use super::limits::{KEEP_ALIVE_MARGIN, MAX_ATTEMPTS};
 use super::reply::{LocalReply, ReplyTraits};
 use super::role::{
-    ConnectFailure, Exchange, ExchangeRecord, HttpRole, RequestRoute, ResponseFlag, UpstreamHttp,
+    ConnectFailure, Exchange, ExchangeRecord, HttpRole, RequestRoute, ResponseFlag, RoleRefusal,
+    UpstreamHttp,
 };
+use super::transfer::held_body::HeldBody;
 use super::tunnel::TunnelDirection;
 use super::upload::Upload;
 use super::upstream::Upstream;
 use super::worker::HttpWorker;
-use crate::http2::limits::MAX_ATTEMPTS;
 use crate::http2::upgrade::Upgraded;
 use crate::http2::websocket;
 
@@ -36,9 +40,9 @@ const NO_AUTHORITY: &str = "localhost";
 
 /// Facts about a request that outlive the borrow of its head.
 #[derive(Clone, Copy)]
-pub(super) struct ExchangeFacts {
+struct ExchangeFacts {
     version: Version,
-    pub(super) asked: RequestSummary,
+    asked: RequestSummary,
     keep_alive: bool,
     idempotent: bool,
     /// A handshake that HTTP/2 can carry, too.
@@ -74,20 +78,13 @@ fn failure<U: Io>(
     }
 }
 
-enum OpenedExchange<U> {
-    Stream(U),
-    Failed(ConnectFailure),
-    /// The exchange ended before.
-    Ended(ExchangeEnd),
-}
-
 /// Timeout of the answer. A tunnel has no end that could be waited for.
 fn timeout<R: HttpRole>(route: &RequestRoute<R>, facts: ExchangeFacts) -> Option<Duration> {
     route.timeout().filter(|_| !facts.asked.connect)
 }
 
 /// Edits of a request's head.
-pub(super) fn edit<R: HttpRole>(route: &RequestRoute<R>) -> RequestEdit<'_> {
+fn edit<R: HttpRole>(route: &RequestRoute<R>) -> RequestEdit<'_> {
     let (observer, edit) = (route.observer.as_deref(), route.edit());
     RequestEdit {
         authority: edit.authority,
@@ -113,6 +110,25 @@ async fn connect<R: HttpRole>(
         UpstreamHttp::Http2 => {
             let lease = worker.http2.acquire(role, route, websocket).await?;
             Ok(Upstream::Http2(Box::new(Upgraded::new(lease))))
+        }
+    }
+}
+
+/// An idle connection for the route, unless the last one was `stale`. Before a request that could not be repeated the kernel
+/// is asked whether it still stands; for the others finding out is cheaper than asking every time.
+fn checkout<R: HttpRole>(
+    worker: &HttpWorker<R>,
+    route: &RequestRoute<R>,
+    facts: ExchangeFacts,
+    stale: bool,
+) -> Option<Upstream<R::Upstream>> {
+    if stale || route.upstream == UpstreamHttp::Http2 {
+        return None;
+    }
+    loop {
+        let mut stream = worker.pool.checkout(&route.key)?;
+        if facts.idempotent || stream.news() == SocketEvents::None {
+            return Some(Upstream::Http1(stream));
         }
     }
 }
@@ -157,9 +173,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         let upload = Upload::new(framing, body_at, input, may_be_left_out);
         let (after, ticket) = match (upload, self.role.route(&HttpHead::Http1(head))) {
             (Ok(mut upload), Ok(mut route)) => {
-                desk.head_end = 0;
-                desk.to_upstream.clear();
-                head.write_forwarded(&edit(&route), &mut desk.to_upstream);
+                self.write_head(&route);
                 let after = self
                     .forward(facts, &mut route, &mut upload, &mut tally)
                     .await;
@@ -173,7 +187,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             }
             // Boxed: it is rare, and every idle connection would pay for its size.
             (upload, Err(refusal)) => {
-                Box::pin(self.refused(facts, framing, upload, refusal, &mut tally)).await
+                Box::pin(self.refused(facts, upload, refusal, &mut tally)).await
             }
         };
         if let Some(work) = &self.work {
@@ -211,7 +225,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     }
 
     /// Replies ourselves. The connection is kept if the request was received whole, or nearly so.
-    pub(super) async fn answer(
+    async fn answer(
         &mut self,
         facts: ExchangeFacts,
         local: LocalReply<'_>,
@@ -233,8 +247,83 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         }
     }
 
+    /// Handles a request that the role does not let pass at once: asks about it, or answers it.
+    async fn refused(
+        &mut self,
+        facts: ExchangeFacts,
+        mut upload: Result<Upload, BodyError>,
+        mut refusal: RoleRefusal<R>,
+        tally: &mut ExchangeRecord,
+    ) -> (AfterExchange, Option<R::Ticket>) {
+        if refusal.pending.is_some() {
+            let upload = match &mut upload {
+                Ok(upload) => upload,
+                Err(error) => {
+                    let why = ExchangeEnd::RequestBody(*error);
+                    let after = self.give_up(why, facts, None, tally).await;
+                    return (after, refusal.ticket);
+                }
+            };
+            match self.check(upload, refusal).await {
+                CheckedRequest::Routed(mut route) => {
+                    self.write_head(&route);
+                    let after = self.forward(facts, &mut route, upload, tally).await;
+                    return (after, Some(route.ticket));
+                }
+                CheckedRequest::Refused(decided) => refusal = decided,
+                CheckedRequest::Ended(end, ticket) => {
+                    let after = self.give_up(end, facts, Some(upload), tally).await;
+                    return (after, ticket);
+                }
+            }
+        }
+        let mut upload = upload.ok();
+        tally.request_body_bytes = upload.as_ref().map_or(0, |upload| upload.body_bytes);
+        let local = LocalReply::refused(&refusal);
+        let after = self.answer(facts, local, upload.as_mut(), tally).await;
+        (after, refusal.ticket)
+    }
+
+    /// Has the role ask, and decide.
+    async fn check(&mut self, upload: &mut Upload, refusal: RoleRefusal<R>) -> CheckedRequest<R> {
+        let timeouts = self.worker.timeouts;
+        let role = self.role;
+        let Some(mut request) = self.request(upload) else {
+            return CheckedRequest::Ended(CLIENT_GONE, refusal.ticket);
+        };
+        let head = request.desk.request.head(request.client.input.filled());
+        request.body = HeldBody::new(&head, request.upload);
+        external_check_wait::check(&timeouts, role, refusal, &mut request).await
+    }
+
+    /// The request in `self.work`.
+    fn request<'s>(&'s mut self, upload: &'s mut Upload) -> Option<Http1Request<'s, S>> {
+        let work = self.work.as_mut()?;
+        Some(Http1Request {
+            client: ExchangeClient {
+                stream: &mut self.stream,
+                input: &mut work.input,
+                timer: &mut self.timer,
+            },
+            desk: &mut work.desk,
+            upload,
+            body: None,
+        })
+    }
+
+    /// Writes the head that goes on.
+    fn write_head(&mut self, route: &RequestRoute<R>) {
+        if let Some(ConnectionWork { input, desk }) = &mut self.work {
+            let desk = &mut **desk;
+            desk.head_end = 0;
+            desk.to_upstream.clear();
+            let head = desk.request.head(input.filled());
+            head.write_forwarded(&edit(route), &mut desk.to_upstream);
+        }
+    }
+
     /// Sends the request on; again where that is harmless, or wished for.
-    pub(super) async fn forward(
+    async fn forward(
         &mut self,
         facts: ExchangeFacts,
         route: &mut RequestRoute<R>,
@@ -251,9 +340,6 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                 Ok(upstream) => upstream,
                 Err(after) => return after,
             };
-            if let Some(lease) = upstream.lease() {
-                tally.upstream_reused = lease.reused;
-            }
             let mark = upstream.written();
             (route.observer.iter()).for_each(|one| one.sends(upstream.local_address()));
             let Some(work) = &mut self.work else {
@@ -273,7 +359,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
                 let repeat =
                     harmless && upstream.lease().is_some() && tally.attempts < MAX_ATTEMPTS;
                 // The role is asked before a stream is repeated: it may know a better place.
-                if replace || self.again(route, failed, upload, tally).await || repeat {
+                if replace || self.again(route, failed, upload, tally.attempts).await || repeat {
                     download.give_buffer(&self.worker.buffers);
                     upload.rewind();
                     stale = replace;
@@ -308,26 +394,53 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         tally: &mut ExchangeRecord,
         stale: bool,
     ) -> Result<Upstream<R::Upstream>, AfterExchange> {
-        loop {
-            self.number_attempt(tally);
-            (route.observer.iter()).for_each(|one| one.seeks_connection());
-            let pooled = (!stale).then(|| self.checkout(route, facts)).flatten();
-            tally.upstream_reused = pooled.is_some();
-            if let Some(stream) = pooled {
-                return Ok(stream);
+        let reached = match checkout(self.worker, route, facts, stale) {
+            Some(stream) => {
+                attempt::begin(route, tally);
+                Ok((stream, true))
             }
-            match self.open(route, facts, upload).await {
-                OpenedExchange::Stream(stream) => return Ok(stream),
-                OpenedExchange::Ended(end) => {
-                    return Err(Box::pin(self.give_up(end, facts, Some(upload), tally)).await);
-                }
-                OpenedExchange::Failed(failure) => {
-                    if !self.dials_again(route, &failure, upload, tally).await {
-                        return Err(self.unreachable(facts, &failure, upload, tally).await);
-                    }
-                }
+            // Boxed: it is rare, and every idle connection would pay for its size.
+            None => Box::pin(self.open(facts, route, upload, tally, stale)).await,
+        };
+        tally.upstream_reused = false;
+        match reached {
+            Ok((upstream, pooled)) => {
+                tally.upstream_reused = upstream.lease().map_or(pooled, |lease| lease.reused);
+                self.number_attempt(tally.attempts);
+                Ok(upstream)
+            }
+            Err(MissingUpstream::Ended(end)) => {
+                Err(Box::pin(self.give_up(end, facts, Some(upload), tally)).await)
+            }
+            Err(MissingUpstream::Failed(failure)) => {
+                let local = LocalReply::unreached(&failure);
+                tally.request_body_bytes = upload.body_bytes;
+                Err(Box::pin(self.answer(facts, local, Some(upload), tally)).await)
             }
         }
+    }
+
+    /// The same, and whether it is an idle connection: one may have become free meanwhile.
+    async fn open(
+        &mut self,
+        facts: ExchangeFacts,
+        route: &mut RequestRoute<R>,
+        upload: &mut Upload,
+        tally: &mut ExchangeRecord,
+        stale: bool,
+    ) -> Result<(Upstream<R::Upstream>, bool), MissingUpstream> {
+        let (worker, role) = (self.worker, self.role);
+        let Some(mut request) = self.request(upload) else {
+            return Err(MissingUpstream::Ended(CLIENT_GONE));
+        };
+        let connect = async |route: &RequestRoute<R>| match checkout(worker, route, facts, stale) {
+            Some(stream) => Ok((stream, true)),
+            None => {
+                let stream = connect(worker, role, route, facts.websocket).await?;
+                Ok((stream, false))
+            }
+        };
+        attempt::reach(role, route, &mut request, tally, connect).await
     }
 
     /// Refuses trailers that the client may not write; returns the reply if they came already.
@@ -340,24 +453,6 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         let forbidden = upload.forbid_trailers(observer.keeps(), &work.input);
         let flag = ResponseFlag::DownstreamProtocolError;
         Some(LocalReply::new(400, flag, forbidden.err()?.reason()))
-    }
-
-    /// An idle connection for the route. Before a request that could not be repeated the kernel is asked whether it still
-    /// stands; for the others finding out is cheaper than asking every time.
-    fn checkout(
-        &self,
-        route: &RequestRoute<R>,
-        facts: ExchangeFacts,
-    ) -> Option<Upstream<R::Upstream>> {
-        if route.upstream == UpstreamHttp::Http2 {
-            return None;
-        }
-        loop {
-            let mut stream = self.worker.pool.checkout(&route.key)?;
-            if facts.idempotent || stream.news() == SocketEvents::None {
-                return Some(Upstream::Http1(stream));
-            }
-        }
     }
 
     /// Returns the upstream connection to the pool, if it can carry another request.
@@ -397,11 +492,10 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         }
     }
 
-    /// Counts the attempt; from the second on the request carries its number, as by Istio's proxies.
-    fn number_attempt(&mut self, tally: &mut ExchangeRecord) {
-        tally.attempts += 1;
+    /// From the second attempt on the request carries its number, as by Istio's proxies.
+    fn number_attempt(&mut self, attempt: u32) {
         if let Some(work) = &mut self.work
-            && tally.attempts > 1
+            && attempt > 1
         {
             let desk = &mut *work.desk;
             let head = &mut desk.to_upstream;
@@ -410,107 +504,26 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             }
             head.truncate(desk.head_end);
             // Writing into a Vec cannot fail.
-            let _ = write!(head, "x-envoy-attempt-count: {}\r\n\r\n", tally.attempts);
+            let _ = write!(head, "x-envoy-attempt-count: {attempt}\r\n\r\n");
         }
     }
 
-    /// Returns true if another attempt follows a failed connect.
-    async fn dials_again(
-        &mut self,
-        route: &mut RequestRoute<R>,
-        failure: &ConnectFailure,
-        upload: &mut Upload,
-        tally: &mut ExchangeRecord,
-    ) -> bool {
-        if failure.look_again {
-            tally.attempts -= 1;
-            return true;
-        }
-        // A request over a limit finds no room at another endpoint: it is refused at once.
-        failure.flag != ResponseFlag::UpstreamOverflow
-            && self
-                .again(route, Attempt::NotConnected, upload, tally)
-                .await
-    }
-
-    /// Asks the role for another attempt and waits for its pause. Also false if the client left meanwhile.
+    /// Returns true if another attempt follows.
     async fn again(
         &mut self,
         route: &mut RequestRoute<R>,
         last: Attempt,
         upload: &mut Upload,
-        tally: &ExchangeRecord,
+        made: u32,
     ) -> bool {
-        if !upload.replayable {
-            return false;
+        let (role, replayable) = (self.role, upload.replayable);
+        match self.request(upload).filter(|_| replayable) {
+            // Boxed: it is rare, and every idle connection would pay for its size.
+            Some(mut request) => {
+                Box::pin(attempt::again(role, route, last, &mut request, made)).await
+            }
+            None => false,
         }
-        let Some(pause) = self.role.again(route, last, tally.attempts) else {
-            return false;
-        };
-        if pause.is_zero() {
-            return true;
-        }
-        let Some(work) = &mut self.work else {
-            return false;
-        };
-        // A failed answer is better than none after the timeout.
-        if work.desk.clock.ends_within(pause, route.timeout()) {
-            return false;
-        }
-        let mut sleep = Box::pin(tokio::time::sleep(pause));
-        let mut client = ExchangeClient {
-            stream: &mut self.stream,
-            input: &mut work.input,
-            timer: &mut self.timer,
-        };
-        poll_fn(|cx| match sleep.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending => client.poll_gone(cx, upload).map(|_| false),
-        })
-        .await
-    }
-
-    /// No attempt reached an endpoint.
-    async fn unreachable(
-        &mut self,
-        facts: ExchangeFacts,
-        failure: &ConnectFailure,
-        upload: &mut Upload,
-        tally: &mut ExchangeRecord,
-    ) -> AfterExchange {
-        let local = LocalReply::unreached(failure);
-        tally.request_body_bytes = upload.body_bytes;
-        Box::pin(self.answer(facts, local, Some(upload), tally)).await
-    }
-
-    async fn open(
-        &mut self,
-        route: &RequestRoute<R>,
-        facts: ExchangeFacts,
-        upload: &mut Upload,
-    ) -> OpenedExchange<Upstream<R::Upstream>> {
-        let mut connecting = Box::pin(connect(self.worker, self.role, route, facts.websocket));
-        let Some(work) = &mut self.work else {
-            return OpenedExchange::Ended(CLIENT_GONE);
-        };
-        let mut client = ExchangeClient {
-            stream: &mut self.stream,
-            input: &mut work.input,
-            timer: &mut self.timer,
-        };
-        let (clock, limit) = (&mut work.desk.clock, timeout(route, facts));
-        poll_fn(|cx| match connecting.as_mut().poll(cx) {
-            Poll::Ready(Ok(stream)) => Poll::Ready(OpenedExchange::Stream(stream)),
-            Poll::Ready(Err(failure)) => Poll::Ready(OpenedExchange::Failed(failure)),
-            Poll::Pending => match client.poll_gone(cx, upload) {
-                Poll::Ready(end) => Poll::Ready(OpenedExchange::Ended(end)),
-                Poll::Pending if upload.received() && clock.is_over(cx, client.timer, limit) => {
-                    Poll::Ready(OpenedExchange::Ended(ExchangeEnd::Expired))
-                }
-                Poll::Pending => Poll::Pending,
-            },
-        })
-        .await
     }
 
     /// Returns true if the response is the connection's last.
@@ -572,7 +585,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
     }
 
     /// Ends an exchange of which the client has received nothing.
-    pub(super) async fn give_up(
+    async fn give_up(
         &mut self,
         landing: ExchangeEnd,
         facts: ExchangeFacts,
@@ -614,6 +627,9 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         if begun {
             // With a known length, missing bytes show the cut; with a body that ends at the close, only a reset shows it.
             let gone = matches!(landing, ExchangeEnd::Client(_));
+            if !gone {
+                self.stream.cut(landing.code());
+            }
             return match !gone && (download.until_close || download.unwrap) {
                 true => AfterExchange::Abort,
                 false => AfterExchange::Cut,
@@ -665,12 +681,14 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         .await;
         tally.details = "tunnel";
         if let Err(end) = result {
-            self.stream.abort();
-            upstream.abort();
             tally.flag = ResponseFlag::UpstreamConnectionTermination;
-            if let Some(end) = end.map(|end| end.reply(true, R::REVOCATION)) {
+            if let Some(end) = end {
+                self.stream.cut(end.code());
+                let end = end.reply(true, R::REVOCATION);
                 (tally.flag, tally.details) = (end.flag, end.details);
             }
+            self.stream.abort();
+            upstream.abort();
         }
         up.give_back(&buffers);
         down.give_back(&buffers);

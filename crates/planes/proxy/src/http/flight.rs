@@ -148,32 +148,25 @@ impl<U: Io> ExchangeFlight<'_, U> {
         None
     }
 
-    /// Reports a timeout. A client is not blamed while the server takes no more of its body, and asked for by then.
+    /// Reports a timeout.
     fn overdue<S: Io>(
         &mut self,
         cx: &mut Context<'_>,
         client: &mut ExchangeClient<'_, S>,
         clock: &mut ExchangeClock,
     ) -> Option<ExchangeEnd> {
-        let (upload, download) = (&*self.upload, &*self.download);
+        let (upload, download, stream) = (&*self.upload, &*self.download, &*client.stream);
         let received = upload.received() || upload.broken;
         let progress = ExchangeProgress {
             received,
-            sending: !received && download.status == 0 && !client.stream.may_be_silent(),
-            stuck: upload.stalled,
+            sending: !received && download.status == 0 && !stream.may_be_silent(),
+            stuck: upload.stalled && !upload.broken,
             stalled: download.stalled,
             answered: download.status != 0,
             tunnel: false,
             bytes: (upload.body_bytes, download.body_bytes),
         };
-        let late = clock.overdue(cx, client.timer, self.limits, progress)?;
-        if late != ExchangeEnd::Idle || download.stalled || !upload.stalled {
-            return Some(late);
-        }
-        if client.stream.has_left() {
-            return Some(CLIENT_GONE);
-        }
-        clock.restart();
-        clock.overdue(cx, client.timer, self.limits, progress)
+        let has_left = || stream.has_left();
+        clock.overdue(cx, client.timer, self.limits, progress, has_left)
     }
 }

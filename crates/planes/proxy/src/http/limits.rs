@@ -32,8 +32,13 @@ pub const DOWNSTREAM_IDLE: Duration = Duration::from_secs(3600);
 pub const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// Longest time in which nothing moves while we wait for the client (its body, or room for the response). Envoy's default.
-/// Waiting for the server has no limit, as in Istio.
+/// Waiting for the answer has no limit, as in Istio.
 pub const STREAM_IDLE: Duration = Duration::from_secs(300);
+
+/// Longest time in which a server takes nothing of a body that waits for it, and nothing of its answer moves. Istio switches
+/// Envoy's limit of streams off, so that such an exchange would last for ever; this is its limit of silent TCP. A request that
+/// was taken whole may wait for its answer longer.
+pub const UPLOAD_IDLE: Duration = Duration::from_secs(3600);
 
 /// Time that a request body may take at any speed. From then on its average rate must be at least [`MIN_BODY_RATE`]:
 /// otherwise a client that sends a byte now and then would hold a connection on both sides for ever.
@@ -69,6 +74,10 @@ pub const LINGER: Duration = voile_transport::LINGER_QUIET;
 /// are answered before the body is there. No memory: one buffer, which the exchange has.
 pub const MAX_REMAINDER: u64 = 64 * 1024;
 
+/// Times one request is sent, counting the first: a connection that is being closed under us is the usual reason for a
+/// second, and rarely for a third.
+pub const MAX_ATTEMPTS: u32 = 3;
+
 /// Bytes of an HTTP/2 client that are read after the connection's last word.
 pub const MAX_LINGER_BYTES: usize = 256 * 1024;
 
@@ -81,6 +90,8 @@ pub struct HttpTimeouts {
     pub downstream_idle: Duration,
     /// See [`STREAM_IDLE`].
     pub stream_idle: Duration,
+    /// See [`UPLOAD_IDLE`].
+    pub upload_idle: Duration,
     /// See [`UPSTREAM_IDLE`].
     pub upstream_idle: Duration,
     /// Time that a completely received request may wait for the head of its answer.
@@ -107,6 +118,7 @@ impl Default for HttpTimeouts {
             header: HEADER_TIMEOUT,
             downstream_idle: DOWNSTREAM_IDLE,
             stream_idle: STREAM_IDLE,
+            upload_idle: UPLOAD_IDLE,
             upstream_idle: UPSTREAM_IDLE,
             request: None,
             body_grace: BODY_GRACE,

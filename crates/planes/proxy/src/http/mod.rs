@@ -8,7 +8,7 @@ pub mod drain_signal;
 pub(crate) mod ending;
 mod exchange;
 pub mod external_check;
-mod external_check_wait;
+pub(crate) mod external_check_wait;
 mod flight;
 mod head;
 pub mod limits;
@@ -19,9 +19,9 @@ mod transfer;
 pub(crate) mod upstream;
 pub mod worker;
 
+pub(crate) use transfer::{attempt, downstream_request, exchange_clock, timer};
 pub use transfer::{buffers, io};
 use transfer::{download, tunnel, upload};
-pub(crate) use transfer::{exchange_clock, timer};
 
 pub use buffers::Buffers;
 pub use drain_signal::Drain;

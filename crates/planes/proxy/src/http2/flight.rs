@@ -11,10 +11,10 @@ use super::conversions::headers;
 use super::grpc::{self, Messages};
 use super::limits::MAX_INTERIM_RESPONSES;
 use super::stream_copy::{BrokenSide, Cause, Pump, Replay};
+use crate::http::downstream_request::DownstreamClient as _;
 use crate::http::ending::ExchangeEnd;
 use crate::http::exchange_clock::{ExchangeLimits, ExchangeProgress};
 use crate::http::external_check::amend_fields;
-use crate::http::timer::Timer;
 use crate::http::{ExchangeRecord, HeadObserver, HttpRole, UpstreamResponse};
 use crate::http2::stream_call::ClientCall;
 
@@ -36,7 +36,6 @@ pub(crate) struct StreamFlight<'a> {
     up: &'a mut Pump,
     replay: &'a mut Replay,
     down: ResponsePath,
-    timer: Timer,
     limits: ExchangeLimits<'a>,
     /// Answers that it wishes to have again are held back, while that can be.
     pub(crate) retry: Option<&'a RetryPolicy>,
@@ -64,7 +63,6 @@ impl<'a> StreamFlight<'a> {
                 interim: 0,
                 held: None,
             },
-            timer: Timer::default(),
             limits,
             retry: None,
             news: None,
@@ -221,14 +219,14 @@ impl<'a> StreamFlight<'a> {
         let progress = ExchangeProgress {
             received: self.up.is_received(),
             sending: !self.up.is_done() && !self.up.stalled && !answered && !call.is_grpc,
-            stuck: self.up.stalled,
+            stuck: self.up.stalled && !self.up.is_done(),
             stalled,
             answered,
             tunnel: answered && call.is_tunnel,
             bytes: (self.up.bytes, bytes),
         };
-        let timer = &mut self.timer;
-        call.clock.overdue(cx, timer, limits, progress)
+        call.clock
+            .overdue(cx, &mut call.timer, limits, progress, || false)
     }
 
     /// Accepts all further bytes, the held-back head included.

@@ -114,7 +114,3 @@ pub const MAX_INTERIM_RESPONSES: u32 = 32;
 /// Bytes of a request kept until its answer begins: the request can go elsewhere if the server did not process it
 /// (REFUSED_STREAM, GOAWAY).
 pub const MAX_REPLAY_BYTES: usize = 64 * 1024;
-
-/// Times one request is sent, counting the first: a connection that is being closed under us is the usual reason for a
-/// second, and rarely for a third.
-pub const MAX_ATTEMPTS: u32 = 3;

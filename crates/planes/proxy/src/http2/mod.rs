@@ -8,7 +8,6 @@
 //! ```
 
 mod conversions;
-mod external_check_wait;
 mod flight;
 mod keepalive;
 pub mod limits;

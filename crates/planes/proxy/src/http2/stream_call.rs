@@ -1,21 +1,24 @@
 //! The client's side of a stream.
 
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use voile_http2::{Fields, SendResponse};
+use voile_http2::{Fields, RecvStream, SendResponse};
 
+use crate::http::downstream_request::{DownstreamClient, DownstreamRequest, HeldRequest};
 use crate::http::ending::ExchangeEnd;
 use crate::http::exchange_clock::ExchangeClock;
-use crate::http::external_check::TakenBody;
+use crate::http::external_check::{BodyPrefix, TakenBody};
 use crate::http::reply::{LocalReply, ReplyTraits};
 use crate::http::timer::Timer;
 use crate::http::{ExchangeRecord, HttpHead, HttpRole};
+use crate::http2::stream_copy::Pump;
 
 /// The client's side of a stream.
 pub(crate) struct ClientCall {
     pub(crate) respond: SendResponse,
     pub(crate) clock: ExchangeClock,
+    pub(super) timer: Timer,
     pub(crate) is_grpc: bool,
     pub(crate) is_head: bool,
     /// True for CONNECT, whatever protocol the tunnel carries.
@@ -31,6 +34,7 @@ impl ClientCall {
         Self {
             respond,
             clock: ExchangeClock::new(started),
+            timer: Timer::default(),
             is_grpc: head.is_grpc(),
             is_head: parts.method() == "HEAD",
             is_tunnel: parts.method() == "CONNECT",
@@ -70,22 +74,91 @@ impl ClientCall {
             _ => self.answer(role, reply, tally),
         }
     }
+}
 
-    /// Returns true if the time for an answer is over, which begins when all of the request was received. A tunnel has no end
-    /// that could be waited for.
-    pub(crate) fn is_over(
-        &mut self,
-        cx: &mut Context<'_>,
-        timer: &mut Timer,
-        limit: Option<Duration>,
-        received: impl FnOnce() -> bool,
-    ) -> bool {
-        let limit = limit.filter(|_| !self.is_tunnel && received());
-        self.clock.is_over(cx, timer, limit)
+impl DownstreamClient for ClientCall {
+    fn clock(&mut self) -> (&mut ExchangeClock, &mut Timer) {
+        (&mut self.clock, &mut self.timer)
     }
 
-    /// Cause of the client's end of the stream, once it ended.
-    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<ExchangeEnd> {
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<ExchangeEnd> {
         self.respond.poll_failed(cx).map(ExchangeEnd::Client)
+    }
+}
+
+/// A request of HTTP/2.
+pub(crate) struct Http2Request {
+    pub(crate) head: Fields,
+    pub(crate) call: ClientCall,
+    /// Its body, until something of it went on.
+    pub(crate) body: Option<RecvStream>,
+    /// The body on its way.
+    pub(super) pump: Option<Pump>,
+}
+
+impl Http2Request {
+    /// Returns true if nothing of a body is there, and none will come.
+    pub(crate) fn is_empty(&self) -> bool {
+        let ended = self.body.as_ref().is_some_and(RecvStream::is_end_stream);
+        ended && self.call.held.is_none()
+    }
+}
+
+impl DownstreamRequest for Http2Request {
+    fn client(&mut self) -> &mut impl DownstreamClient {
+        &mut self.call
+    }
+
+    fn head(&self) -> HttpHead<'_> {
+        HttpHead::Http2(&self.head)
+    }
+
+    fn is_received(&self) -> bool {
+        match &self.body {
+            Some(body) => body.is_received(),
+            None => self.pump.as_ref().is_some_and(Pump::is_received),
+        }
+    }
+}
+
+/// The held part is not read again.
+impl HeldRequest for Http2Request {
+    fn has_body(&self) -> bool {
+        !self.call.is_tunnel && !self.is_empty()
+    }
+
+    /// The sender gets its window back at once, since `max` bounds the held bytes.
+    fn poll_hold(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<Result<(), ExchangeEnd>> {
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(Ok(()));
+        };
+        let held = self.call.held.get_or_insert_default();
+        while held.bytes <= max && !held.whole {
+            match body.poll_data(cx) {
+                Poll::Ready(Some(chunk)) => {
+                    let chunk = chunk.map_err(ExchangeEnd::Client)?;
+                    body.release_capacity(chunk.len());
+                    held.bytes += chunk.len();
+                    if !chunk.is_empty() {
+                        held.chunks.push(chunk);
+                    }
+                }
+                Poll::Ready(None) => held.whole = true,
+                Poll::Pending => return self.call.poll_gone(cx).map(Err),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn received(&self) -> u64 {
+        self.call.held.as_ref().map_or(0, |held| held.bytes as u64)
+    }
+
+    fn held(&self, max: usize) -> BodyPrefix {
+        let held = self.call.held.as_deref();
+        let mut bytes = held.map_or_else(Vec::new, |held| held.chunks.concat());
+        let whole = held.is_none_or(|held| held.whole) && bytes.len() <= max;
+        bytes.truncate(max);
+        BodyPrefix { bytes, whole }
     }
 }

@@ -4,7 +4,7 @@
 use std::task::Context;
 use std::time::{Duration, Instant};
 
-use crate::http::ending::ExchangeEnd;
+use crate::http::ending::{CLIENT_GONE, ExchangeEnd};
 use crate::http::limits::HttpTimeouts;
 use crate::http::timer::Timer;
 
@@ -14,10 +14,19 @@ pub(crate) struct ExchangeClock {
     started: Instant,
     /// When all of the request was received, where the time for its answer is limited.
     received: Option<Instant>,
-    /// When bytes moved last, and how many had, while that is limited.
-    moved: Option<(Instant, u64)>,
+    /// When bytes moved last, while that is limited.
+    moved: Option<LastMove>,
     /// When the wait for the head of the present attempt's answer began, where that is limited.
     waiting: Option<Instant>,
+}
+
+/// Bytes that moved last.
+struct LastMove {
+    at: Instant,
+    /// Bytes that had moved by then.
+    bytes: u64,
+    /// When the client was looked for last.
+    looked: Instant,
 }
 
 /// Limits of one attempt.
@@ -118,37 +127,58 @@ impl ExchangeClock {
     }
 
     /// Reports a timeout. Waiting for the client is bounded, and silence in a tunnel; waiting for the server is if a route
-    /// says so.
+    /// says so, or while it does not take a body. No wake-up tells that a client has left behind such a body: `has_left` is
+    /// asked now and then.
     pub(crate) fn overdue(
         &mut self,
         cx: &mut Context<'_>,
         timer: &mut Timer,
         limits: ExchangeLimits<'_>,
         at: ExchangeProgress,
+        has_left: impl Fn() -> bool,
     ) -> Option<ExchangeEnd> {
         if at.received && self.is_over(cx, timer, limits.answer) {
             return Some(ExchangeEnd::Expired);
         }
-        if !(at.sending || at.stalled || at.tunnel) {
-            self.moved = None;
-            let limit = limits.head.filter(|_| at.received && !at.answered)?;
+        if let Some(limit) = limits.head.filter(|_| at.received && !at.answered) {
             let since = *self.waiting.get_or_insert_with(Instant::now);
-            return timer
-                .passed(cx, since + limit)
-                .then_some(ExchangeEnd::Timeout);
+            if timer.passed(cx, since + limit) {
+                return Some(ExchangeEnd::Timeout);
+            }
+        }
+        if !(at.sending || at.stuck || at.stalled || at.tunnel) {
+            self.moved = None;
+            return None;
         }
         let timeouts = limits.timeouts;
-        let moved = at.bytes.0 + at.bytes.1;
-        let since = match self.moved {
-            Some((since, before)) if before == moved => since,
-            _ => self.moved.insert((Instant::now(), moved)).0,
+        let bytes = at.bytes.0 + at.bytes.1;
+        let last = match &mut self.moved {
+            Some(last) if last.bytes == bytes => last,
+            moved => {
+                let at = Instant::now();
+                let looked = at;
+                moved.insert(LastMove { at, bytes, looked })
+            }
         };
+        if at.stuck && !(at.stalled || at.tunnel) {
+            let end = last.at + timeouts.upload_idle;
+            while timer.passed(cx, end.min(last.looked + timeouts.stream_idle)) {
+                if has_left() {
+                    return Some(CLIENT_GONE);
+                }
+                last.looked = Instant::now();
+                if last.looked >= end {
+                    return Some(ExchangeEnd::Idle);
+                }
+            }
+            return None;
+        }
         let idle = match at.tunnel {
             true => timeouts.tunnel_idle,
             false => timeouts.stream_idle,
         };
-        let mut deadline = since + idle;
-        if at.sending && !at.stuck && timeouts.min_body_rate > 0 {
+        let mut deadline = last.at + idle;
+        if at.sending && timeouts.min_body_rate > 0 {
             let earned = at.bytes.0 / u64::from(timeouts.min_body_rate);
             let whole = self.started + timeouts.body_grace + Duration::from_secs(earned);
             deadline = deadline.min(whole);

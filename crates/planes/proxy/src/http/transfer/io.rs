@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use voile_http2::Failure;
+use voile_http2::{ErrorCode, Failure};
 use voile_transport::SocketEvents;
 
 /// A byte stream that the engine can serve: plain TCP, or TLS over it.
@@ -27,6 +27,11 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
 
     /// Makes the coming drop noticeable to the peer as an error (TCP: reset instead of FIN; TLS: also no close_notify).
     fn abort(&mut self);
+
+    /// Ends an answer within its body, for a stream of HTTP/2 with this code. A connection shows the cut by its end.
+    fn cut(&mut self, code: ErrorCode) {
+        let _ = code;
+    }
 
     /// Ready once the peer has given up, however much of its data is unread. Streams that cannot tell are pending.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {

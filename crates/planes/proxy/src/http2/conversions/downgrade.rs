@@ -31,7 +31,7 @@ use crate::http::{
 use crate::http2::conversions::grpc::{self, Messages};
 use crate::http2::conversions::{headers, trailers};
 use crate::http2::session::Live;
-use crate::http2::stream_call::ClientCall;
+use crate::http2::stream_call::{ClientCall, Http2Request};
 use crate::http2::stream_copy::Replay;
 use crate::http2::websocket;
 
@@ -123,12 +123,13 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
     worker: &Rc<HttpWorker<R>>,
     role: Rc<R>,
     route: RequestRoute<R>,
-    parts: Fields,
-    (body, call, live): (RecvStream, ClientCall, Live),
+    request: Http2Request,
+    live: Live,
     mut record: ExchangeRecord,
 ) {
-    let ClientCall { respond, held, .. } = call;
-    let ended = held.is_none() && body.is_end_stream();
+    let ended = request.is_empty();
+    let (parts, ClientCall { respond, held, .. }) = (request.head, request.call);
+    let Some(body) = request.body else { return };
     let upgrade = websocket::is_extended_connect(&parts);
     let connect = websocket::is_plain_connect(&parts);
     let chunked = !upgrade && !connect && !ended && !parts.contains("content-length");
@@ -585,6 +586,15 @@ impl Io for DowngradedStream<'_> {
         self.cut(ErrorCode::INTERNAL_ERROR);
     }
 
+    fn cut(&mut self, code: ErrorCode) {
+        if !std::mem::replace(&mut self.complete, true) {
+            match &mut self.send {
+                Some(send) => send.send_reset(code),
+                None => self.respond.send_reset(code),
+            }
+        }
+    }
+
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_failed(cx).map(drop)
     }
@@ -595,17 +605,6 @@ impl Io for DowngradedStream<'_> {
 
     fn lingers(&self) -> bool {
         false
-    }
-}
-
-impl DowngradedStream<'_> {
-    fn cut(&mut self, reason: ErrorCode) {
-        if !std::mem::replace(&mut self.complete, true) {
-            match &mut self.send {
-                Some(send) => send.send_reset(reason),
-                None => self.respond.send_reset(reason),
-            }
-        }
     }
 }
 

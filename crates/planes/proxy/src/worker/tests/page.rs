@@ -60,6 +60,10 @@ fn the_page_on_the_proxy_tells_reasons_and_limits() {
             limits::STREAM_IDLE.as_secs()
         ),
         format!(
+            "| server that takes no more of a body | {} s",
+            limits::UPLOAD_IDLE.as_secs()
+        ),
+        format!(
             "| body at any speed | {} s | then {} bytes a second",
             limits::BODY_GRACE.as_secs(),
             limits::MIN_BODY_RATE

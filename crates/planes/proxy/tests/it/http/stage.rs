@@ -93,6 +93,8 @@ pub(crate) struct Manner {
     pub(crate) http2_servers: bool,
     /// No connection to a server is ever opened, nor refused.
     pub(crate) unreachable: bool,
+    /// Sockets to servers hold a few kilobytes.
+    pub(crate) narrow: bool,
     /// Timeout of a connect.
     pub(crate) connect_timeout: Option<Duration>,
     /// The route's timeout of the answer.
@@ -179,6 +181,20 @@ fn denied() -> RoleRefusal<StageRole> {
     RoleRefusal::new(403, ResponseFlag::Unauthorized, "RBAC: access denied")
 }
 
+/// A question by this path. A number at its end is the length of a body that it takes.
+fn asks(path: &str) -> RoleRefusal<StageRole> {
+    let max = path.rsplit('/').next().and_then(|end| end.parse().ok());
+    let mut refusal = denied();
+    refusal.pending = Some(Box::new(Pending {
+        question: path.to_owned(),
+        body: max.map(|max| BodyWanted {
+            max,
+            partial: false,
+        }),
+    }));
+    refusal
+}
+
 impl StageRole {
     fn forward(&self, head: &HttpHead<'_>) -> RequestRoute<Self> {
         // Servers of another path are reached by connections of their own.
@@ -223,28 +239,17 @@ impl HttpRole for StageRole {
             return Err(RoleRefusal::new(status, ResponseFlag::None, "ours"));
         }
         if head.path().starts_with("/asked") {
-            // A number is the length of a body that the question takes.
-            let max = head
-                .path()
-                .rsplit('/')
-                .next()
-                .and_then(|end| end.parse().ok());
-            let mut refusal = denied();
-            refusal.pending = Some(Box::new(Pending {
-                question: head.path().to_owned(),
-                body: max.map(|max| BodyWanted {
-                    max,
-                    partial: false,
-                }),
-            }));
-            return Err(refusal);
+            return Err(asks(head.path()));
         }
         Ok(self.forward(head))
     }
 
-    async fn ask(&self, path: &mut String, _: Option<BodyPrefix>) {
+    async fn ask(&self, path: &mut String, body: Option<BodyPrefix>) {
         if path == "/asked/in-vain" {
             self.never().await;
+        }
+        if path == "/asked/again/9" && body.is_none_or(|body| body.bytes != b"hello") {
+            "/asked/refused".clone_into(path);
         }
     }
 
@@ -253,9 +258,10 @@ impl HttpRole for StageRole {
         head: &HttpHead<'_>,
         path: String,
     ) -> Result<RequestRoute<Self>, RoleRefusal<Self>> {
-        match path == "/asked/refused" {
-            true => Err(denied()),
-            false => Ok(self.forward(head)),
+        match path.as_str() {
+            "/asked/refused" => Err(denied()),
+            "/asked/twice/9" => Err(asks("/asked/again/9")),
+            _ => Ok(self.forward(head)),
         }
     }
 
@@ -280,6 +286,10 @@ impl HttpRole for StageRole {
         let stream = TcpStream::connect(self.upstream.get()).await;
         let stream = stream.map_err(|_| ConnectFailure::new("connection_refused"))?;
         stream.set_nodelay(true).unwrap();
+        if self.manner.narrow {
+            let socket = socket2::SockRef::from(&stream);
+            socket.set_send_buffer_size(4096).unwrap();
+        }
         Ok(Upstream {
             stream: TransportStream::Tcp(stream.into()),
             blind: self.manner.blind,
@@ -351,6 +361,10 @@ impl Stage {
     ) -> Self {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        if manner.narrow {
+            let socket = socket2::SockRef::from(&server);
+            socket.set_recv_buffer_size(4096).unwrap();
+        }
         let (buffers, drain) = (Buffers::new(), Drain::new());
         let role = Rc::new(StageRole {
             manner,

@@ -50,6 +50,8 @@ enum Limit {
     Answer,
     /// Of a stream without bytes.
     Idle,
+    /// Of a body that the server does not take.
+    Upload,
     /// Of a body that comes too slowly.
     Rate,
     /// Of a tunnel without bytes.
@@ -128,6 +130,7 @@ impl Case {
         match self.limit {
             Limit::Head => timeouts.request = Some(SHORT),
             Limit::Idle => timeouts.stream_idle = SHORT,
+            Limit::Upload => timeouts.upload_idle = SHORT,
             Limit::Tunnel => timeouts.tunnel_idle = SHORT,
             Limit::Rate => (timeouts.body_grace, timeouts.min_body_rate) = (SHORT, 1_000_000),
             Limit::None | Limit::Connect | Limit::EachTry | Limit::Answer => {}
@@ -147,6 +150,7 @@ impl Case {
             http2_clients: pair.starts_with('2'),
             http2_servers: pair.ends_with('2'),
             unreachable: self.server == Server::Unreachable,
+            narrow: matches!(self.server, Server::Unreading | Server::StopsUnreading),
             connect_timeout: short(Limit::Connect),
             timeout: short(Limit::Answer),
             retry: retry.map(|settings| Rc::new(RetryPolicy::from(&settings))),

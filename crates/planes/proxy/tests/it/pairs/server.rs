@@ -57,6 +57,10 @@ pub(super) enum Server {
     BreaksBody,
     /// Says nothing; an HTTP/2 server takes no more of a body than the first window.
     Silent,
+    /// Reads no body; an HTTP/2 server no more than the first window.
+    Unreading,
+    /// Begins its answer, and reads no body.
+    StopsUnreading,
     /// Begins its answer, and says no more.
     Stops,
     /// Grants a tunnel, and says nothing in it.
@@ -117,6 +121,12 @@ pub(super) fn scripts(server: Server, http2: bool, request: &Request) -> Vec<Vec
     };
     let well = one(answer(good, stream));
     match server {
+        // Half of an answer ends one wait, nothing ends the other.
+        Server::Unreading | Server::StopsUnreading if !http2 => {
+            let head = vec![Step::Until(b"\r\n\r\n")];
+            let waits = vec![Step::Wait, Step::Wait];
+            vec![[head, answer(server, stream), waits].concat()]
+        }
         // Later connections meet a silent one.
         Server::Stops => vec![one(answer(server, stream)), one(vec![])],
         Server::ClosesUsed => {
@@ -172,7 +182,7 @@ fn in_http1(server: Server) -> Vec<Step> {
             Step::Wait,
             say("zz\r\n"),
         ],
-        Server::Stops => vec![say(LONG)],
+        Server::Stops | Server::StopsUnreading => vec![say(LONG)],
         Server::Grants => vec![say("HTTP/1.1 200 OK\r\n\r\n")],
         _ => vec![],
     }
@@ -230,7 +240,7 @@ fn in_http2(server: Server, stream: u32) -> Vec<Step> {
             let end = frame(DATA, END_STREAM, stream, b"");
             vec![say(half), Step::Wait, say(end)]
         }
-        Server::Stops => vec![say(half)],
+        Server::Stops | Server::StopsUnreading => vec![say(half)],
         Server::Grants => vec![say(headers(stream, 0, &[ok]))],
         _ => vec![],
     }

@@ -374,20 +374,20 @@ fn an_idle_connection_is_small() {
     use WireProtocol as Port;
     let table = [
         (Role::Client, Port::Tcp, Http, Disable, 2_370),
-        (Role::Client, Port::Auto, Http, Disable, 2_900),
-        (Role::Client, Port::Http, Http, Disable, 2_900),
+        (Role::Client, Port::Auto, Http, Disable, 2_690),
+        (Role::Client, Port::Http, Http, Disable, 2_690),
         (Role::Client, Port::Tcp, Http, Strict, 9_590),
         (Role::Server, Port::Tcp, Http, Disable, 2_400),
-        (Role::Server, Port::Auto, Http, Permissive, 3_020),
-        (Role::Server, Port::Http, Http, Disable, 3_020),
+        (Role::Server, Port::Auto, Http, Permissive, 2_860),
+        (Role::Server, Port::Http, Http, Disable, 2_860),
         (Role::Server, Port::Tcp, Http, Strict, 9_820),
-        (Role::Server, Port::Http, Http, Strict, 10_450),
+        (Role::Server, Port::Http, Http, Strict, 10_290),
         // Callers of HTTP/2 servers share the connections to them, so this is one side only.
         (Role::Client, Port::Grpc, Grpc, Disable, 2_890),
         (Role::Server, Port::Grpc, Grpc, Disable, 3_090),
         (Role::Server, Port::Grpc, Grpc, Strict, 10_500),
-        (Role::Client, Port::Http2, Http1ToHttp2, Disable, 2_890),
-        (Role::Server, Port::Http2, Http1ToHttp2, Disable, 3_010),
+        (Role::Client, Port::Http2, Http1ToHttp2, Disable, 2_690),
+        (Role::Server, Port::Http2, Http1ToHttp2, Disable, 2_850),
         (Role::Client, Port::Http, Http2ToHttp1, Disable, 2_900),
         (Role::Server, Port::Http, Http2ToHttp1, Disable, 3_110),
     ];
