@@ -94,6 +94,21 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// As a mapping that is read by `read`. Fields that `read` leaves are errors.
+    pub fn mapping<T>(&self, read: impl FnOnce(&mut Fields<'a>) -> T) -> Option<T> {
+        let mut fields = self.fields()?;
+        let value = read(&mut fields);
+        fields.finish();
+        Some(value)
+    }
+
+    /// As a list of mappings, each read by `read`.
+    pub fn mappings<T>(&self, mut read: impl FnMut(&mut Fields<'a>) -> Option<T>) -> Vec<T> {
+        let items = self.items().into_iter();
+        let read = |item: Cursor<'a>| item.mapping(&mut read).flatten();
+        items.filter_map(read).collect()
+    }
+
     /// As a list; elements that are null are errors.
     pub fn items(&self) -> Vec<Cursor<'a>> {
         let Value::List(items) = &self.node.value else {

@@ -4,7 +4,6 @@
 pub(crate) mod authorization;
 pub(crate) mod config;
 pub(crate) mod controller;
-pub(crate) mod destination;
 pub(crate) mod endpoints;
 pub(crate) mod header;
 pub(crate) mod health_check;
@@ -16,7 +15,6 @@ pub(crate) mod rate_limit;
 pub(crate) mod request_authentication;
 pub(crate) mod security;
 pub(crate) mod telemetry;
-pub(crate) mod traffic;
 
 use std::sync::Arc;
 

@@ -131,6 +131,7 @@ fn embedded(
                 report,
             };
             let mut fields = cursor.fields()?;
+            config.locality = traffic_policy::locality_of_mesh(&mut fields);
             let written = written::MeshConfig::read(&mut fields);
             fields.finish();
             mesh_config(config, &written, report);
@@ -236,8 +237,6 @@ fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &
         config.proxy = proxy_settings(proxy, report);
     }
     config.extension_providers = providers(&written.extension_providers, report);
-    let (locality, zones) = (written.locality.as_ref(), written.zones.as_ref());
-    config.locality = traffic_policy::locality_of_mesh(locality, zones, report);
 }
 
 /// `pathNormalization.normalization`. DEFAULT is what Istio does when nothing is said.

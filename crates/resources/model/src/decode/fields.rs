@@ -1,6 +1,7 @@
 //! The fields of one mapping. Reading a field marks it as known; `finish` reports all other fields.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::report::FieldPath;
 use super::{Cursor, IntegerOrText, SpannedValue};
@@ -141,6 +142,62 @@ impl<'a> Fields<'a> {
     /// A field that is a mapping of its own.
     pub fn inner(&mut self, name: &'static str) -> Option<Fields<'a>> {
         self.get(name)?.fields()
+    }
+
+    /// A field that is a mapping, read by `read`. Fields that `read` leaves are errors.
+    pub fn mapping<T>(
+        &mut self,
+        name: &'static str,
+        read: impl FnOnce(&mut Fields<'a>) -> T,
+    ) -> Option<T> {
+        self.get(name)?.mapping(read)
+    }
+
+    /// A field that is a list of mappings, each read by `read`. Fields that `read` leaves are errors.
+    pub fn mappings<T>(
+        &mut self,
+        name: &'static str,
+        read: impl FnMut(&mut Fields<'a>) -> Option<T>,
+    ) -> Vec<T> {
+        let list = self.get(name);
+        list.map(|list| list.mappings(read)).unwrap_or_default()
+    }
+
+    /// A field of text, without its place.
+    pub fn value(&mut self, name: &'static str) -> Option<Arc<str>> {
+        Some(self.text(name)?.value)
+    }
+
+    /// A field that is a list of text, without its places.
+    pub fn values(&mut self, name: &'static str) -> Vec<Arc<str>> {
+        let texts = self.texts(name).into_iter();
+        texts.map(|text| text.value).collect()
+    }
+
+    /// A boolean field; a missing one is false.
+    pub fn flag(&mut self, name: &'static str) -> bool {
+        self.boolean(name).is_some_and(|flag| flag.value)
+    }
+
+    /// A boolean field, without its place.
+    pub fn optional_flag(&mut self, name: &'static str) -> Option<bool> {
+        Some(self.boolean(name)?.value)
+    }
+
+    /// A field that is a duration with its unit.
+    pub fn duration(&mut self, name: &'static str) -> Option<Duration> {
+        let text = self.text(name)?;
+        self.report().duration(&text)
+    }
+
+    /// A field that is one of the words allowed.
+    pub fn one_of<T: Copy>(
+        &mut self,
+        name: &'static str,
+        words: &[(&'static str, T)],
+    ) -> Option<T> {
+        let text = self.text(name)?;
+        self.report().one_of(&text, words)
     }
 
     /// Fields that are known and mean nothing to us.

@@ -3,7 +3,6 @@
 pub(crate) mod provider;
 
 use super::telemetry::{CustomTag, custom_tags};
-use super::traffic::{LocalitySetting, ZoneAwareSetting};
 use super::{Text, TextMap};
 use crate::decode::{Cursor, FieldPath, Fields, SpannedValue};
 use crate::mesh::ClientCertificateDetails;
@@ -29,8 +28,6 @@ pub(crate) struct MeshConfig {
     pub(crate) default_providers: DefaultProviders,
     pub(crate) proxy: Option<ProxySettings>,
     pub(crate) extension_providers: Vec<ExtensionProvider>,
-    pub(crate) locality: Option<LocalitySetting>,
-    pub(crate) zones: Option<ZoneAwareSetting>,
     pub(crate) exports: DefaultExports,
 }
 
@@ -306,8 +303,6 @@ impl MeshConfig {
             default_providers: DefaultProviders::read(fields),
             proxy: fields.inner("defaultConfig").map(ProxySettings::read),
             extension_providers: fields.list("extensionProviders", ExtensionProvider::read),
-            locality: LocalitySetting::read(fields),
-            zones: ZoneAwareSetting::read(fields),
             exports: DefaultExports {
                 services: fields.texts("defaultServiceExportTo"),
                 virtual_services: fields.texts("defaultVirtualServiceExportTo"),

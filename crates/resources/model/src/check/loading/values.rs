@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::codes;
-use crate::decode::{FieldPath, Report, SpannedValue};
+use crate::decode::{FieldPath, Fields, Report, SpannedValue};
 use crate::mesh::{Exports, Protocol, Visibility};
 use crate::names::{
     Hostname, Labels, Namespace, ResourceName, is_dns_label, is_dns_subdomain, is_object_name,
@@ -171,6 +171,16 @@ pub(in crate::check) fn selector(selector: Option<&Selector>, report: &Report) -
     selector
         .map(|selector| labels(&selector.labels, report))
         .filter(|labels| !labels.is_empty())
+}
+
+/// The labels of `name: {labels_name: {…}}`. One without labels selects everything, as none does, yet it is there.
+pub(in crate::check) fn selector_labels(
+    fields: &mut Fields<'_>,
+    name: &'static str,
+    labels_name: &'static str,
+) -> Option<Labels> {
+    let report = fields.report();
+    fields.mapping(name, |inner| labels(&inner.text_map(labels_name), report))
 }
 
 /// The name of a namespace.

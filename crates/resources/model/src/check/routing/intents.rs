@@ -1,7 +1,6 @@
 //! Parses resources that are not yet in force, as far as analysis needs them. Misspelt fields are errors already, so
 //! that the resources are correct when they come into force. Another diagnostic says that they are not in force.
 
-mod destination;
 pub(in crate::check) mod istio_gateway;
 
 use std::collections::BTreeSet;
@@ -9,8 +8,6 @@ use std::collections::BTreeSet;
 use crate::check::values::Meta;
 use crate::decode::{Fields, Report};
 use crate::mesh::routing_intent::{Gateway, RoutingIntent, RoutingIntents};
-
-pub(in crate::check) use destination::destination;
 
 /// Reads Istio's Gateway. Analysis also sees a Gateway with fields that are not yet in force.
 pub(in crate::check) fn gateway(

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::check::config::H2_UPGRADE_POLICIES;
+use crate::check::request_authentication;
 use crate::check::telemetry::header_name;
 use crate::codes;
-use crate::decode::{FieldPath, Report, SpannedValue};
+use crate::decode::{Cursor, Fields, Report, SpannedValue};
+use crate::mesh::PolicyLevel;
 use crate::mesh::traffic::{
     Algorithm, ConnectionPool, Distribute, HashCookie, HashKey, LoadBalancer, LocalitySetting,
     OutlierDetection, REGION, RetryBudget, SUBZONE, TcpKeepAlive, Warmup, ZONE,
 };
-use crate::written::{Text, traffic as written};
+use crate::written::Text;
 
 /// Places on a ring when nothing is said: Istio's and Envoy's.
 const RING_SIZE: i64 = 1_024;
@@ -26,6 +28,11 @@ const MAX_MAGLEV_SIZE: i64 = 1 << 20;
 const WARMUP_PERCENT: u32 = 10;
 /// Endpoints among which zones matter when nothing is said: Istio's and Envoy's.
 const MIN_CLUSTER_SIZE: u32 = 6;
+
+/// The field that ranks endpoints by locality.
+const LOCALITY: &str = "localityLbSetting";
+/// The field that shares requests by zones.
+const ZONES: &str = "zoneAwareLbSetting";
 
 /// Written without a number of its own: the number, where it lies within bounds.
 fn within(
@@ -43,68 +50,75 @@ fn within(
     None
 }
 
-fn count(number: Option<&SpannedValue<i64>>, report: &Report) -> Option<u32> {
-    let value = within(
-        number?,
-        0..=i64::from(u32::MAX),
-        "a number of things",
-        report,
-    )?;
+fn count(number: Option<SpannedValue<i64>>, report: &Report) -> Option<u32> {
+    let bounds = 0..=i64::from(u32::MAX);
+    let value = within(&number?, bounds, "a number of things", report)?;
     u32::try_from(value).ok()
 }
 
 /// A limit; 0 is none, as in Istio.
-fn limit(number: Option<&SpannedValue<i64>>, report: &Report) -> Option<u32> {
+fn limit(number: Option<SpannedValue<i64>>, report: &Report) -> Option<u32> {
     count(number, report).filter(|limit| *limit > 0)
 }
 
-fn percent(number: Option<&SpannedValue<i64>>, report: &Report) -> Option<u32> {
-    let value = within(number?, 0..=100, "a percentage", report)?;
+fn percent(number: Option<SpannedValue<i64>>, report: &Report) -> Option<u32> {
+    let value = within(&number?, 0..=100, "a percentage", report)?;
     u32::try_from(value).ok()
 }
 
 /// A duration that is not nothing.
-fn some_time(text: Option<&Text>, report: &Report) -> Option<Duration> {
+fn some_time(text: Option<Text>, report: &Report) -> Option<Duration> {
     let text = text?;
-    let time = report.duration(text)?;
+    let time = report.duration(&text)?;
     if time < Duration::from_millis(1) {
-        report.bad(text, ": it must be longer than 0", "at least 1ms");
+        report.bad(&text, ": it must be longer than 0", "at least 1ms");
         return None;
     }
     Some(time)
 }
 
-pub(in crate::check) fn balancer(written: &written::LoadBalancer, report: &Report) -> LoadBalancer {
-    let (algorithm, key) = match (&written.simple, &written.hash) {
-        (Some(_), Some(hash)) => {
+/// The blocks that every level of a policy may have.
+pub(in crate::check) fn level(fields: &mut Fields<'_>) -> PolicyLevel {
+    PolicyLevel {
+        balancer: fields.mapping("loadBalancer", balancer),
+        outliers: fields.mapping("outlierDetection", outliers),
+        pool: fields.mapping("connectionPool", pool),
+        ..PolicyLevel::default()
+    }
+}
+
+fn balancer(fields: &mut Fields<'_>) -> LoadBalancer {
+    let report = fields.report();
+    let simple = fields.text("simple");
+    let hash = fields.mapping("consistentHash", |hash| (hash.at().clone(), hashing(hash)));
+    let (algorithm, key) = match (&simple, hash) {
+        (Some(_), Some((at, _))) => {
             let message = "`simple` and `consistentHash` exclude each other";
-            report.error(codes::CONTRADICTION, &hash.at, message, "keep one");
+            report.error(codes::CONTRADICTION, &at, message, "keep one");
             (Algorithm::default(), None)
         }
-        (None, Some(hash)) => (hashing(hash, report), hash_key(hash, report)),
+        (None, Some((_, hashing))) => hashing,
         (Some(simple), None) => (self::simple(simple, report), None),
         (None, None) => (Algorithm::default(), None),
     };
-    let warmup = warmup(written, report);
+    let warmup = warmup(fields);
     let hashes = matches!(algorithm, Algorithm::RingHash(_) | Algorithm::Maglev(_));
     if warmup.is_some() && hashes {
         let message = "warmup has no effect with `consistentHash`: the key selects the endpoint";
         let help = "use LEAST_REQUEST, ROUND_ROBIN or RANDOM";
-        report.error(codes::CONTRADICTION, &written.at, message, help);
+        report.error(codes::CONTRADICTION, fields.at(), message, help);
     }
-    let locality = written.locality.as_ref();
-    let locality = locality.map(|one| self::locality(one, report));
-    let zones = written.zones.as_ref();
-    if let (Some(_), Some(zones)) = (&locality, zones) {
-        let message = "`localityLbSetting` and `zoneAwareLbSetting` exclude each other";
-        report.error(codes::CONTRADICTION, &zones.at, message, "keep one");
-    }
-    let by_zone = zones.map(|zones| {
-        let setting = zone_aware(zones, report);
+    let locality = fields.mapping(LOCALITY, locality);
+    let by_zone = fields.mapping(ZONES, |zones| {
+        if locality.is_some() {
+            let message = "`localityLbSetting` and `zoneAwareLbSetting` exclude each other";
+            report.error(codes::CONTRADICTION, zones.at(), message, "keep one");
+        }
+        let setting = zone_aware(zones);
         if setting.zone_aware.is_some() && hashes {
             let message = "zones have no effect with `consistentHash`: the key selects the endpoint, except that other regions have a lower priority";
             let help = "remove one of the two, or use `localityLbSetting`";
-            report.warning(codes::NOT_OBEYED, &zones.at, message, help);
+            report.warning(codes::NOT_OBEYED, zones.at(), message, help);
         }
         setting
     });
@@ -118,40 +132,43 @@ pub(in crate::check) fn balancer(written: &written::LoadBalancer, report: &Repor
 
 /// The locality preference of MeshConfig. `zoneAwareLbSetting` takes precedence over `localityLbSetting`, even if it is
 /// disabled, as in Istio.
-pub(in crate::check) fn locality_of_mesh(
-    locality: Option<&written::LocalitySetting>,
-    zones: Option<&written::ZoneAwareSetting>,
-    report: &Report,
-) -> Option<LocalitySetting> {
-    let by_locality = locality.map(|one| self::locality(one, report));
-    if let (Some(said), Some(_)) = (locality, zones)
-        && by_locality.as_ref().is_some_and(|said| said.enabled)
+pub(in crate::check) fn locality_of_mesh(fields: &mut Fields<'_>) -> Option<LocalitySetting> {
+    let by_locality = fields.mapping(LOCALITY, |one| (one.at().clone(), locality(one)));
+    let by_zone = fields.mapping(ZONES, zone_aware);
+    if let (Some((at, said)), Some(_)) = (&by_locality, &by_zone)
+        && said.enabled
     {
         let message = "`localityLbSetting` has no effect: `zoneAwareLbSetting` takes precedence";
-        report.warning(codes::NOT_OBEYED, &said.at, message, "keep one");
+        let report = fields.report();
+        report.warning(codes::NOT_OBEYED, at, message, "keep one");
     }
-    let by_zone = zones.map(|one| zone_aware(one, report));
-    by_zone.or(by_locality)
+    by_zone.or(by_locality.map(|(_, said)| said))
 }
 
-fn zone_aware(written: &written::ZoneAwareSetting, report: &Report) -> LocalitySetting {
-    let enabled = written.enabled.as_ref().is_none_or(|flag| flag.value);
-    for label in &written.priority {
+fn is_enabled(fields: &mut Fields<'_>) -> bool {
+    fields.boolean("enabled").is_none_or(|flag| flag.value)
+}
+
+fn zone_aware(fields: &mut Fields<'_>) -> LocalitySetting {
+    let report = fields.report();
+    let enabled = is_enabled(fields);
+    let failover = failover(fields);
+    let priority = fields.texts("failoverPriority");
+    for label in &priority {
         if [REGION, ZONE, SUBZONE].contains(&&*label.value) {
             let help = "remove it: `failover` orders the regions, and zones share the requests";
             report.bad(label, " in `failoverPriority` of zones", help);
         }
     }
-    let size = written.min_cluster_size.as_ref();
-    let size = size.and_then(|size| {
+    let size = fields.integer("minClusterSize").and_then(|size| {
         let most = i64::from(u32::MAX);
-        within(size, 1..=most, "a number of endpoints", report)
+        within(&size, 1..=most, "a number of endpoints", report)
     });
     let size = size.and_then(|size| u32::try_from(size).ok());
     LocalitySetting {
         enabled,
-        failover: failover(&written.failover, report),
-        priority: labels(&written.priority),
+        failover,
+        priority: priority.into_iter().map(|label| label.value).collect(),
         always: enabled,
         zone_aware: enabled.then_some(size.unwrap_or(MIN_CLUSTER_SIZE)),
         ..LocalitySetting::default()
@@ -159,55 +176,49 @@ fn zone_aware(written: &written::ZoneAwareSetting, report: &Report) -> LocalityS
 }
 
 /// From regions to those that come first after them.
-fn failover(written: &[written::Failover], report: &Report) -> Vec<(Arc<str>, Arc<str>)> {
-    let region = |text: &Option<Text>, at: &FieldPath, name: &'static str| {
-        let text = report.required(text.as_ref(), at, name)?;
-        if text.value.contains(['/', '*']) {
-            report.bad(text, " as a region", "write a region without zones");
-        }
-        Some(text.value.clone())
-    };
-    let all = written.iter().filter_map(|(from, to, at)| {
-        let (from, to) = (region(from, at, "from"), region(to, at, "to"));
+fn failover(fields: &mut Fields<'_>) -> Vec<(Arc<str>, Arc<str>)> {
+    let report = fields.report();
+    fields.mappings("failover", |fields| {
+        let [from, to] = ["from", "to"].map(|name| {
+            let text = report.required(fields.text(name), fields.at(), name)?;
+            if text.value.contains(['/', '*']) {
+                report.bad(&text, " as a region", "write a region without zones");
+            }
+            Some(text.value)
+        });
         let (from, to) = (from?, to?);
         if from == to {
             let message = format!("failover from {from} to itself has no effect");
-            report.error(codes::CONTRADICTION, at, message, "name another region");
+            let help = "name another region";
+            report.error(codes::CONTRADICTION, fields.at(), message, help);
         }
         Some((from, to))
-    });
-    all.collect()
+    })
 }
 
-fn labels(written: &[Text]) -> Vec<Arc<str>> {
-    written.iter().map(|label| label.value.clone()).collect()
-}
-
-fn locality(written: &written::LocalitySetting, report: &Report) -> LocalitySetting {
-    let enabled = written.enabled.as_ref().is_none_or(|flag| flag.value);
-    let ways = [
-        !written.distribute.is_empty(),
-        !written.failover.is_empty() || !written.priority.is_empty(),
-    ];
-    if ways == [true, true] {
-        let message = "`distribute` excludes `failover` and `failoverPriority`";
-        report.error(codes::CONTRADICTION, &written.at, message, "keep one");
-    }
-    LocalitySetting {
-        enabled,
-        distribute: written
-            .distribute
-            .iter()
-            .filter_map(|one| distribute(one, report))
-            .collect(),
-        failover: failover(&written.failover, report),
-        priority: labels(&written.priority),
+fn locality(fields: &mut Fields<'_>) -> LocalitySetting {
+    let mut shares = false;
+    let said = LocalitySetting {
+        enabled: is_enabled(fields),
+        distribute: fields.mappings("distribute", |one| {
+            shares = true;
+            distribute(one)
+        }),
+        failover: failover(fields),
+        priority: fields.values("failoverPriority"),
         ..LocalitySetting::default()
+    };
+    if shares && !(said.failover.is_empty() && said.priority.is_empty()) {
+        let message = "`distribute` excludes `failover` and `failoverPriority`";
+        let report = fields.report();
+        report.error(codes::CONTRADICTION, fields.at(), message, "keep one");
     }
+    said
 }
 
 /// Shares that do not sum to a hundred are an error, as in Istio.
-fn distribute(written: &written::Distribute, report: &Report) -> Option<Distribute> {
+fn distribute(fields: &mut Fields<'_>) -> Option<Distribute> {
+    let report = fields.report();
     let place = |text: &Text| {
         let whole = match &*text.value {
             "*" => "any",
@@ -221,40 +232,42 @@ fn distribute(written: &written::Distribute, report: &Report) -> Option<Distribu
         }
         text.value.clone()
     };
-    let from = place(report.required(written.from.as_ref(), &written.at, "from")?);
+    let written = fields.get("to").map(|to| to.entries());
+    let share = |(to, share): (Text, Cursor<'_>)| Some((to, share.integer()?));
+    let written: Vec<_> = written.into_iter().flatten().filter_map(share).collect();
+    let from = place(&report.required(fields.text("from"), fields.at(), "from")?);
     let mut to = Vec::new();
-    for (text, share) in &written.to {
-        let value = within(share, 1..=100, "a percentage", report)?;
-        to.push((place(text), u32::try_from(value).ok()?));
+    for (text, share) in written {
+        let value = within(&share, 1..=100, "a percentage", report)?;
+        to.push((place(&text), u32::try_from(value).ok()?));
     }
     let sum: u32 = to.iter().map(|(_, share)| share).sum();
     if sum != 100 {
         let message = format!("the shares from {from} add up to {sum}");
-        report.error(
-            codes::BAD_VALUE,
-            &written.at,
-            message,
-            "they must add up to 100",
-        );
+        let help = "they must add up to 100";
+        report.error(codes::BAD_VALUE, fields.at(), message, help);
     }
     Some(Distribute { from, to })
 }
 
-pub(in crate::check) fn retry_budget(
-    written: &written::RetryBudget,
-    report: &Report,
-) -> RetryBudget {
+pub(in crate::check) fn retry_budget(fields: &mut Fields<'_>) -> RetryBudget {
+    let report = fields.report();
     let usual = RetryBudget::default();
-    let percent = written.percent.as_ref().map(|percent| {
+    let percent = fields.number("percent").map(|percent| {
         if !(0.0..=100.0).contains(&percent.value) {
             let message = format!("{} is not a percentage", percent.value);
             report.error(codes::BAD_VALUE, &percent.at, message, "from 0 to 100");
         }
         (percent.value.clamp(0.0, 100.0) * 1_000.0) as u32
     });
+    let min = count(fields.integer("minRetryConcurrency"), report);
+    fields.without_effect(&[(
+        "budgetInterval",
+        "the budget is a share of the requests that are open now",
+    )]);
     RetryBudget {
         percent_thousandths: percent.unwrap_or(usual.percent_thousandths),
-        min: count(written.min.as_ref(), report).unwrap_or(usual.min),
+        min: min.unwrap_or(usual.min),
     }
 }
 
@@ -276,34 +289,38 @@ fn simple(text: &Text, report: &Report) -> Algorithm {
     report.one_of(text, &words).unwrap_or_default()
 }
 
-fn hashing(written: &written::ConsistentHash, report: &Report) -> Algorithm {
-    if let (Some(_), Some(ring)) = (&written.maglev, &written.ring_size) {
+fn hashing(fields: &mut Fields<'_>) -> (Algorithm, Option<HashKey>) {
+    let report = fields.report();
+    let ring = fields.mapping("ringHash", |ring| ring.integer("minimumRingSize"));
+    let maglev = fields.mapping("maglev", |maglev| maglev.integer("tableSize"));
+    let key = hash_key(fields);
+    // As Istio had it first.
+    let first = fields.integer("minimumRingSize");
+    let ring = ring.flatten().or(first);
+    if let (Some(_), Some(ring)) = (&maglev, &ring) {
         let message = "`ringHash` and `maglev` exclude each other";
         report.error(codes::CONTRADICTION, &ring.at, message, "keep one");
     }
-    if let Some(size) = &written.maglev {
-        let size = size.as_ref().map_or(Some(MAGLEV_SIZE), |size| {
-            let value = within(
-                size,
-                2..=MAX_MAGLEV_SIZE,
-                "a size of Maglev's table",
-                report,
-            )?;
-            if !is_prime(value) {
-                let message = format!("{value} is not a prime, which Maglev's table needs");
-                let help = format!("such as {MAGLEV_SIZE}");
-                report.error(codes::BAD_VALUE, &size.at, message, help);
-            }
-            Some(value)
-        });
-        let size = size.and_then(|size| u32::try_from(size).ok());
-        return Algorithm::Maglev(size.unwrap_or(MAGLEV_SIZE as u32));
+    let size = |size| within(&size, 1..=MAX_RING_SIZE, "a size of a ring", report);
+    let algorithm = match maglev {
+        Some(size) => {
+            let size = size.and_then(|size| maglev_size(&size, report));
+            Algorithm::Maglev(size.unwrap_or(MAGLEV_SIZE as u32))
+        }
+        None => Algorithm::RingHash(ring.and_then(size).unwrap_or(RING_SIZE).unsigned_abs()),
+    };
+    (algorithm, key)
+}
+
+fn maglev_size(size: &SpannedValue<i64>, report: &Report) -> Option<u32> {
+    let bounds = 2..=MAX_MAGLEV_SIZE;
+    let value = within(size, bounds, "a size of Maglev's table", report)?;
+    if !is_prime(value) {
+        let message = format!("{value} is not a prime, which Maglev's table needs");
+        let help = format!("such as {MAGLEV_SIZE}");
+        report.error(codes::BAD_VALUE, &size.at, message, help);
     }
-    let size = written.ring_size.as_ref();
-    let size = size.map_or(Some(RING_SIZE), |size| {
-        within(size, 1..=MAX_RING_SIZE, "a size of a ring", report)
-    });
-    Algorithm::RingHash(size.unwrap_or(RING_SIZE).unsigned_abs())
+    u32::try_from(value).ok()
 }
 
 fn is_prime(number: i64) -> bool {
@@ -313,17 +330,17 @@ fn is_prime(number: i64) -> bool {
             .all(|d| number % d != 0)
 }
 
-fn hash_key(written: &written::ConsistentHash, report: &Report) -> Option<HashKey> {
-    let header = written.header.as_ref().map(|text| {
-        let name = header_name(text, report)?;
+fn hash_key(fields: &mut Fields<'_>) -> Option<HashKey> {
+    let report = fields.report();
+    let header = fields.text("httpHeaderName").map(|text| {
+        let name = header_name(&text, report)?;
         Some(HashKey::Header(name.to_ascii_lowercase().into()))
     });
-    let cookie = written.cookie.as_ref();
-    let cookie = cookie.map(|cookie| hash_cookie(cookie, report).map(HashKey::Cookie));
-    let source = written.source_ip.as_ref().filter(|flag| flag.value);
-    let source = source.map(|_| Some(HashKey::SourceIp));
-    let query = written.query.as_ref();
-    let query = query.map(|text| Some(HashKey::Query(text.value.clone())));
+    let cookie = fields.mapping("httpCookie", |one| hash_cookie(one).map(HashKey::Cookie));
+    let source = fields.flag("useSourceIp");
+    let source = source.then_some(Some(HashKey::SourceIp));
+    let query = fields.value("httpQueryParameterName");
+    let query = query.map(|name| Some(HashKey::Query(name)));
     let mut said: Vec<Option<HashKey>> = [header, cookie, source, query]
         .into_iter()
         .flatten()
@@ -332,13 +349,13 @@ fn hash_key(written: &written::ConsistentHash, report: &Report) -> Option<HashKe
         let message = "a consistent hash has exactly one key";
         let help =
             "write one of httpHeaderName, httpCookie, useSourceIp: true and httpQueryParameterName";
-        report.error(codes::CONTRADICTION, &written.at, message, help);
+        report.error(codes::CONTRADICTION, fields.at(), message, help);
     }
     said.pop()?
 }
 
-fn hash_cookie(written: &written::Cookie, report: &Report) -> Option<HashCookie> {
-    let name = report.required(written.name.as_ref(), &written.at, "name")?;
+fn hash_cookie(fields: &mut Fields<'_>) -> Option<HashCookie> {
+    let report = fields.report();
     let plain = |text: &Text, what: &str| {
         let fits =
             |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b';' | b',' | b'"' | b'\\');
@@ -351,35 +368,29 @@ fn hash_cookie(written: &written::Cookie, report: &Report) -> Option<HashCookie>
             help,
         )
     };
-    let name = report.parsed(
-        name,
-        "the name of a cookie",
-        |text| {
-            (!text.is_empty()
-                && text
-                    .bytes()
-                    .all(crate::check::request_authentication::is_token_byte))
-            .then(|| text.into())
-        },
-        "a token of RFC 9110",
-    );
-    let path = match &written.path {
-        Some(path) => Some(plain(path, "a path")?),
-        None => None,
+    let token = |text: &str| {
+        let mut bytes = text.bytes();
+        let good = !text.is_empty() && bytes.all(request_authentication::is_token_byte);
+        good.then(|| text.into())
     };
-    let ttl = match &written.ttl {
-        Some(ttl) => Some(report.duration(ttl)?),
-        None => None,
-    };
-    let mut attributes = Vec::new();
-    for (name, value, at) in &written.attributes {
-        let name = plain(report.required(name.as_ref(), at, "name")?, "an attribute")?;
-        let value = match value {
-            Some(value) => format!("{name}={}", plain(value, "an attribute's value")?).into(),
-            None => name,
-        };
-        attributes.push(value);
-    }
+    let name = report.required(fields.text("name"), fields.at(), "name");
+    let help = "a token of RFC 9110";
+    let name = name.and_then(|name| report.parsed(&name, "the name of a cookie", token, help));
+    let path = fields.text("path");
+    let path = path.and_then(|path| plain(&path, "a path"));
+    let ttl = fields.duration("ttl");
+    let attributes = fields.mappings("attributes", |fields| {
+        let name = report.required(fields.text("name"), fields.at(), "name");
+        let value = fields.text("value");
+        let name = plain(&name?, "an attribute")?;
+        match value {
+            Some(value) => {
+                let value = plain(&value, "an attribute's value")?;
+                Some(format!("{name}={value}").into())
+            }
+            None => Some(name),
+        }
+    });
     Some(HashCookie {
         name: name?,
         path,
@@ -388,24 +399,33 @@ fn hash_cookie(written: &written::Cookie, report: &Report) -> Option<HashCookie>
     })
 }
 
-fn warmup(written: &written::LoadBalancer, report: &Report) -> Option<Warmup> {
-    if let (Some(text), Some(warmup)) = (&written.warmup_duration, &written.warmup) {
-        let message = format!(
-            "`warmup` and `warmupDurationSecs: {}` exclude each other",
-            text.value
-        );
-        report.error(codes::CONTRADICTION, &warmup.at, message, "keep `warmup`");
-    }
-    let Some(warmup) = &written.warmup else {
+fn warmup(fields: &mut Fields<'_>) -> Option<Warmup> {
+    let report = fields.report();
+    let warmup = fields.mapping("warmup", |ramp| (ramp.at().clone(), self::ramp(ramp)));
+    // As Istio had it first.
+    let first = fields.text("warmupDurationSecs");
+    let Some((at, warmup)) = warmup else {
         return Some(Warmup {
-            duration: some_time(written.warmup_duration.as_ref(), report)?,
+            duration: some_time(first, report)?,
             minimum_percent: WARMUP_PERCENT,
             aggression_thousandths: 1_000,
         });
     };
-    let duration = report.required(warmup.duration.as_ref(), &warmup.at, "duration");
-    let bounded = |number: Option<&SpannedValue<f64>>, least: f64, most: f64, default: f64| {
-        let Some(number) = number else {
+    if let Some(text) = first {
+        let message = format!(
+            "`warmup` and `warmupDurationSecs: {}` exclude each other",
+            text.value
+        );
+        report.error(codes::CONTRADICTION, &at, message, "keep `warmup`");
+    }
+    warmup
+}
+
+fn ramp(fields: &mut Fields<'_>) -> Option<Warmup> {
+    let report = fields.report();
+    let duration = report.required(fields.text("duration"), fields.at(), "duration");
+    let mut bounded = |name: &'static str, least: f64, most: f64, default: f64| {
+        let Some(number) = fields.number(name) else {
             return default;
         };
         if !(least..=most).contains(&number.value) {
@@ -415,13 +435,8 @@ fn warmup(written: &written::LoadBalancer, report: &Report) -> Option<Warmup> {
         }
         number.value.clamp(least, most)
     };
-    let least = bounded(
-        warmup.minimum_percent.as_ref(),
-        0.0,
-        100.0,
-        f64::from(WARMUP_PERCENT),
-    );
-    let aggression = bounded(warmup.aggression.as_ref(), 0.001, 1_000.0, 1.0);
+    let least = bounded("minimumPercent", 0.0, 100.0, f64::from(WARMUP_PERCENT));
+    let aggression = bounded("aggression", 0.001, 1_000.0, 1.0);
     Some(Warmup {
         duration: some_time(duration, report)?,
         minimum_percent: least as u32,
@@ -429,68 +444,83 @@ fn warmup(written: &written::LoadBalancer, report: &Report) -> Option<Warmup> {
     })
 }
 
-pub(in crate::check) fn outliers(
-    written: &written::OutlierDetection,
-    report: &Report,
-) -> OutlierDetection {
+fn outliers(fields: &mut Fields<'_>) -> OutlierDetection {
+    let report = fields.report();
     let usual = OutlierDetection::default();
-    let count = |number: &Option<_>| count(number.as_ref(), report);
-    let time = |text: &Option<Text>, usual| match text {
-        Some(text) => some_time(Some(text), report).unwrap_or(usual),
-        None => usual,
-    };
-    let split = written.split.as_ref().is_some_and(|flag| flag.value);
-    let local = count(&written.local);
-    if let (Some(number), false) = (&written.local, split) {
+    let five = fields.integer("consecutive5xxErrors");
+    let split = fields.flag("splitExternalLocalOriginErrors");
+    let local = fields.integer("consecutiveLocalOriginFailures");
+    if let (Some(number), false) = (&local, split) {
         let message = "`consecutiveLocalOriginFailures` counts nothing";
         let help = "it needs `splitExternalLocalOriginErrors: true`";
         report.error(codes::CONTRADICTION, &number.at, message, help);
     }
+    let local = count(local, report);
+    let gateway = count(fields.integer("consecutiveGatewayErrors"), report);
+    // As Istio had it first.
+    let first = fields.integer("consecutiveErrors");
+    let five = count(five.or(first), report);
+    let interval = some_time(fields.text("interval"), report);
+    let base_ejection = some_time(fields.text("baseEjectionTime"), report);
+    let max_ejection = percent(fields.integer("maxEjectionPercent"), report);
+    let min_health = percent(fields.integer("minHealthPercent"), report);
+    fields.without_effect(&[(
+        "outlierDetectionHttpErrorCodes",
+        "statuses of 500 and above count as errors, and no others",
+    )]);
     OutlierDetection {
-        consecutive_5xx: count(&written.five).unwrap_or(usual.consecutive_5xx),
-        consecutive_gateway: count(&written.gateway).unwrap_or(usual.consecutive_gateway),
+        consecutive_5xx: five.unwrap_or(usual.consecutive_5xx),
+        consecutive_gateway: gateway.unwrap_or(usual.consecutive_gateway),
         // Envoy's default.
         consecutive_local: split.then(|| local.unwrap_or(5)),
-        interval: time(&written.interval, usual.interval),
-        base_ejection: time(&written.base_ejection, usual.base_ejection),
-        max_ejection_percent: percent(written.max_ejection_percent.as_ref(), report)
-            .unwrap_or(usual.max_ejection_percent),
-        min_health_percent: percent(written.min_health_percent.as_ref(), report)
-            .unwrap_or(usual.min_health_percent),
+        interval: interval.unwrap_or(usual.interval),
+        base_ejection: base_ejection.unwrap_or(usual.base_ejection),
+        max_ejection_percent: max_ejection.unwrap_or(usual.max_ejection_percent),
+        min_health_percent: min_health.unwrap_or(usual.min_health_percent),
         // Success rates are said beside `spec`, and put in where all of it is read.
         ..usual
     }
 }
 
-pub(in crate::check) fn pool(
-    written: &written::ConnectionPool,
-    report: &Report,
-) -> Option<ConnectionPool> {
-    let (tcp, http) = (&written.tcp, &written.http);
+fn pool(fields: &mut Fields<'_>) -> ConnectionPool {
+    let mut pool = ConnectionPool::default();
+    fields.mapping("tcp", |tcp| tcp_pool(&mut pool, tcp));
+    fields.mapping("http", |http| http_pool(&mut pool, http));
+    pool
+}
+
+fn tcp_pool(pool: &mut ConnectionPool, fields: &mut Fields<'_>) {
+    let report = fields.report();
+    pool.keep_alive = fields.mapping("tcpKeepalive", |fields| TcpKeepAlive {
+        probes: limit(fields.integer("probes"), report),
+        time: some_time(fields.text("time"), report),
+        interval: some_time(fields.text("interval"), report),
+    });
+    pool.max_connections = limit(fields.integer("maxConnections"), report);
+    pool.connect_timeout = some_time(fields.text("connectTimeout"), report);
+    pool.tcp_idle = some_time(fields.text("idleTimeout"), report);
+    fields.without_effect(&[(
+        "maxConnectionDuration",
+        "connections stay as long as they are used",
+    )]);
+}
+
+fn http_pool(pool: &mut ConnectionPool, fields: &mut Fields<'_>) {
+    let report = fields.report();
     let [keep, upgrade] = H2_UPGRADE_POLICIES.map(|(word, value)| (word, Some(value)));
     let words = [("DEFAULT", None), keep, upgrade];
-    let http2_upgrade = match &http.h2_upgrade_policy {
-        Some(text) => report.one_of(text, &words)?,
-        None => None,
-    };
-    let limit = |number: &Option<_>| limit(number.as_ref(), report);
-    let time = |text: &Option<Text>| some_time(text.as_ref(), report);
-    let use_client_protocol = http.use_client_protocol.as_ref();
-    Some(ConnectionPool {
-        http2_upgrade,
-        use_client_protocol: use_client_protocol.is_some_and(|flag| flag.value),
-        max_connections: limit(&tcp.max_connections),
-        connect_timeout: time(&tcp.connect_timeout),
-        tcp_idle: time(&tcp.idle_timeout),
-        keep_alive: tcp.keep_alive.as_ref().map(|said| TcpKeepAlive {
-            probes: limit(&said.probes),
-            time: time(&said.time),
-            interval: time(&said.interval),
-        }),
-        max_pending: limit(&http.max_pending),
-        max_requests: limit(&http.max_requests),
-        max_retries: limit(&http.max_retries),
-        requests_per_connection: limit(&http.requests_per_connection),
-        http_idle: time(&http.idle_timeout),
-    })
+    pool.http2_upgrade = fields.one_of("h2UpgradePolicy", &words).flatten();
+    pool.use_client_protocol = fields.flag("useClientProtocol");
+    pool.max_pending = limit(fields.integer("http1MaxPendingRequests"), report);
+    pool.max_requests = limit(fields.integer("http2MaxRequests"), report);
+    pool.requests_per_connection = limit(fields.integer("maxRequestsPerConnection"), report);
+    pool.max_retries = limit(fields.integer("maxRetries"), report);
+    pool.http_idle = some_time(fields.text("idleTimeout"), report);
+    fields.without_effect(&[
+        (
+            "maxConcurrentStreams",
+            "the server sets the number of streams of a connection",
+        ),
+        ("http2KeepAlive", "idle connections are not probed"),
+    ]);
 }

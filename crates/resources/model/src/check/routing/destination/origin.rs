@@ -6,41 +6,64 @@ use std::sync::Arc;
 
 use crate::check::values;
 use crate::codes;
-use crate::decode::Report;
+use crate::decode::{FieldPath, Fields, Report};
+use crate::mesh::routing_intent::ClientTlsMode;
 use crate::mesh::traffic::{Authorities, ClientTls, TlsOrigin};
 use crate::names::Hostname;
-use crate::written::destination as written;
+use crate::written::Text;
 
 /// Value for the system's own authorities in place of a file.
 const SYSTEM: &str = "system";
 /// Most names of which a certificate must have one.
 const MAX_NAMES: usize = 100;
 
-pub(super) fn tls(written: &written::ClientTls, report: &Report) -> Option<ClientTls> {
-    let Some(mode) = &written.mode else {
-        // Without a mode it is plaintext, as in Istio.
-        return Some(ClientTls::Disable);
-    };
-    match &*mode.value {
-        "DISABLE" => Some(ClientTls::Disable),
-        "ISTIO_MUTUAL" => {
+/// The fields of `tls` and their places: the meaning of most depends on others.
+pub(super) struct TlsFields {
+    pub(super) at: FieldPath,
+    pub(super) mode: Option<Text>,
+    pub(super) credential_name: Option<Text>,
+    pub(super) unverified: bool,
+    client_certificate: Option<Text>,
+    private_key: Option<Text>,
+    ca_certificates: Option<Text>,
+    subject_alt_names: Vec<Text>,
+    sni: Option<Text>,
+    ca_crl: Option<Text>,
+}
+
+impl TlsFields {
+    pub(super) fn read(fields: &mut Fields<'_>) -> Self {
+        Self {
+            at: fields.at().clone(),
+            mode: fields.text("mode"),
+            credential_name: fields.text("credentialName"),
+            unverified: fields.flag("insecureSkipVerify"),
+            client_certificate: fields.text("clientCertificate"),
+            private_key: fields.text("privateKey"),
+            ca_certificates: fields.text("caCertificates"),
+            subject_alt_names: fields.texts("subjectAltNames"),
+            sni: fields.text("sni"),
+            ca_crl: fields.text("caCrl"),
+        }
+    }
+}
+
+pub(super) fn tls(written: &TlsFields, mode: ClientTlsMode, report: &Report) -> Option<ClientTls> {
+    match mode {
+        ClientTlsMode::Disable => Some(ClientTls::Disable),
+        ClientTlsMode::IstioMutual => {
             of_mesh(written, report);
-            without_effect(
-                written,
-                "ISTIO_MUTUAL uses the certificates of the mesh",
-                report,
-            );
+            let instead = "ISTIO_MUTUAL uses the certificates of the mesh";
+            without_effect(written, true, instead, report);
             Some(ClientTls::Mutual(server_name(written, report)))
         }
-        "SIMPLE" => Some(ClientTls::Originate(origin(written, false, report)?.into())),
-        "MUTUAL" => Some(ClientTls::Originate(origin(written, true, report)?.into())),
-        // The check of intents reports it.
-        _ => None,
+        ClientTlsMode::Simple => Some(ClientTls::Originate(origin(written, false, report)?.into())),
+        ClientTlsMode::Mutual => Some(ClientTls::Originate(origin(written, true, report)?.into())),
     }
 }
 
 /// Istio takes these fields and does not look at them in some modes: the resource stays in force, and a warning names the field.
-fn without_effect(written: &written::ClientTls, instead: &str, report: &Report) {
+fn without_effect(written: &TlsFields, of_mesh: bool, instead: &str, report: &Report) {
     let mutual = [
         ("caCertificates", &written.ca_certificates),
         ("caCrl", &written.ca_crl),
@@ -50,7 +73,6 @@ fn without_effect(written: &written::ClientTls, instead: &str, report: &Report) 
         ("clientCertificate", &written.client_certificate),
         ("privateKey", &written.private_key),
     ];
-    let of_mesh = is_mode(written, "ISTIO_MUTUAL");
     let more = mutual.into_iter().filter(|_| of_mesh);
     for (name, text) in own.into_iter().chain(more) {
         if let Some(text) = text.as_ref().filter(|text| !text.value.is_empty()) {
@@ -60,15 +82,8 @@ fn without_effect(written: &written::ClientTls, instead: &str, report: &Report) 
     }
 }
 
-fn is_mode(written: &written::ClientTls, mode: &str) -> bool {
-    written
-        .mode
-        .as_ref()
-        .is_some_and(|text| &*text.value == mode)
-}
-
 /// The mesh's own certificates cannot be configured.
-fn of_mesh(written: &written::ClientTls, report: &Report) {
+fn of_mesh(written: &TlsFields, report: &Report) {
     if let Some(text) = written.subject_alt_names.first() {
         let message = "`subjectAltNames` with mode ISTIO_MUTUAL is not yet supported";
         let help =
@@ -77,7 +92,7 @@ fn of_mesh(written: &written::ClientTls, report: &Report) {
     }
 }
 
-fn server_name(written: &written::ClientTls, report: &Report) -> Option<Arc<str>> {
+fn server_name(written: &TlsFields, report: &Report) -> Option<Arc<str>> {
     let text = written.sni.as_ref()?;
     let help = "a host name without a `*`, such as api.example.com";
     let read = |text: &str| Hostname::new(text).filter(|host| !host.is_wildcard());
@@ -85,12 +100,12 @@ fn server_name(written: &written::ClientTls, report: &Report) -> Option<Arc<str>
     Some(name.as_str().into())
 }
 
-fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option<TlsOrigin> {
-    let unverified = written.insecure.as_ref().is_some_and(|flag| flag.value);
+fn origin(written: &TlsFields, mutual: bool, report: &Report) -> Option<TlsOrigin> {
+    let unverified = written.unverified;
     let credential = credential(written, report);
     if !mutual && credential.is_none() {
         let instead = "mode SIMPLE sends no client certificate; MUTUAL does";
-        without_effect(written, instead, report);
+        without_effect(written, false, instead, report);
     }
     let shown = mutual || credential.is_some();
     let [own_certificate, own_key] = [&written.client_certificate, &written.private_key]
@@ -158,7 +173,7 @@ fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option
 }
 
 /// The CRL file.
-fn revocations(written: &written::ClientTls, report: &Report) -> Option<Arc<str>> {
+fn revocations(written: &TlsFields, report: &Report) -> Option<Arc<str>> {
     let text = written.ca_crl.as_ref()?;
     if written.credential_name.is_some() {
         let message = "`caCrl` and `credentialName` both set the revocation lists";
@@ -169,7 +184,7 @@ fn revocations(written: &written::ClientTls, report: &Report) -> Option<Arc<str>
 }
 
 /// A Secret in the namespace of the calling proxy.
-fn credential(written: &written::ClientTls, report: &Report) -> Option<Arc<str>> {
+fn credential(written: &TlsFields, report: &Report) -> Option<Arc<str>> {
     let text = written.credential_name.as_ref()?;
     let name = text.value.strip_prefix("kubernetes://");
     let name = name.unwrap_or(&text.value);
@@ -180,7 +195,7 @@ fn credential(written: &written::ClientTls, report: &Report) -> Option<Arc<str>>
     Some(name.into())
 }
 
-fn names(written: &written::ClientTls, report: &Report) -> Vec<Arc<str>> {
+fn names(written: &TlsFields, report: &Report) -> Vec<Arc<str>> {
     let all = &written.subject_alt_names;
     if let Some(text) = all.get(MAX_NAMES) {
         let message = format!("more than {MAX_NAMES} names");
