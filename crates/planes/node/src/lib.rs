@@ -16,7 +16,6 @@ mod memory;
 mod names;
 mod pages;
 mod pod;
-mod policy;
 mod records;
 mod registry;
 mod route;
