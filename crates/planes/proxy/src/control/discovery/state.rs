@@ -110,9 +110,9 @@ impl Control {
     ) -> Self {
         Self {
             workload: options.workload.clone(),
-            drain_timeout: options.drain_timeout,
-            handover_drain_timeout: options.handover_drain_timeout,
-            log: options.log.clone(),
+            drain_timeout: options.process.drain_timeout,
+            handover_drain_timeout: options.process.handover_drain_timeout,
+            log: options.process.log.clone(),
             shared,
             client,
             store,
