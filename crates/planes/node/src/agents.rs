@@ -554,14 +554,20 @@ impl NodePods {
         });
     }
 
-    /// Accepts nothing more; open connections may end.
+    /// Accepts nothing more; open connections may end, and DNS questions that were taken are answered.
     pub(crate) fn leave(&self) {
         self.pause();
         for doors in self.pods.borrow_mut().values_mut() {
             doors.listeners = Box::default();
-            doors.dns.iter_mut().for_each(PodDns::close);
             doors.pod.life.send_replace(PodLife::Leaving);
         }
+    }
+
+    /// Returns true if every DNS question that was taken is answered.
+    pub(crate) fn has_answered(&self) -> bool {
+        let pods = self.pods.borrow();
+        let mut each = pods.values().filter_map(|doors| doors.dns.as_ref());
+        each.all(PodDns::is_idle)
     }
 
     /// Cuts open connections, and drops all pods.

@@ -308,6 +308,7 @@ impl PodDns {
     pub(crate) fn open(&mut self) -> io::Result<()> {
         // What an earlier attempt opened.
         self.pause();
+        self.serving.retain(|service| !service.is_idle());
         for (udp, tcp) in &self.sockets.0 {
             let responder = Rc::clone(&self.responder);
             let (udp, tcp) = (udp.try_clone()?, tcp.try_clone()?);
@@ -319,7 +320,12 @@ impl PodDns {
 
     /// Takes no queries; earlier ones are still answered, and later ones wait in the kernel.
     pub(crate) fn pause(&mut self) {
-        self.serving.drain(..).for_each(|service| service.stop());
+        self.serving.iter().for_each(SocketPair::stop);
+    }
+
+    /// Returns true if every question that was taken is answered.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.serving.iter().all(SocketPair::is_idle)
     }
 
     /// Lets go of the sockets in this moment.

@@ -209,10 +209,10 @@ async fn serve(options: NodeOptions, mut legacy: Legacy) -> Result<Threads, RunE
     let limit = drain_limit(&options.process, successor);
     // A supervisor that has started the successor ends this process next. That is no haste.
     let mut awaited = successor == NodeSuccessor::Elsewhere;
-    drain(limit, &dispatcher, &mut signals, &mut awaited).await;
+    drain(limit, (&agency, &dispatcher), &mut signals, &mut awaited).await;
     agency.cut();
     // Each is told by a reset that it was cut; that takes its worker's turn.
-    let _ = tokio::time::timeout(CUT_LIMIT, everybody_left(&dispatcher)).await;
+    let _ = tokio::time::timeout(CUT_LIMIT, everybody_left(&agency, &dispatcher)).await;
     if awaited {
         tracing::info!("handed over to another network namespace: waiting for SIGTERM");
         signals.next().await;
@@ -306,16 +306,17 @@ fn drain_limit(process: &ProcessOptions, successor: NodeSuccessor) -> Duration {
     }
 }
 
-async fn everybody_left(dispatcher: &Dispatcher) {
-    while dispatcher.load() > 0 {
+async fn everybody_left(agency: &NodePods, dispatcher: &Dispatcher) {
+    while dispatcher.load() > 0 || !agency.has_answered() {
         tokio::time::sleep(DRAIN_LOOK).await;
     }
 }
 
-/// Waits until all connections have ended, the limit has passed, or a signal comes that is not `awaited`.
+/// Waits until all connections have ended and all DNS questions are answered, the limit has passed, or a signal comes that is not
+/// `awaited`.
 async fn drain(
     limit: Duration,
-    dispatcher: &Dispatcher,
+    (agency, dispatcher): (&NodePods, &Dispatcher),
     signals: &mut Signals,
     awaited: &mut bool,
 ) {
@@ -328,7 +329,7 @@ async fn drain(
         signals.next().await;
     };
     tokio::select! {
-        done = tokio::time::timeout(limit, everybody_left(dispatcher)) => if done.is_err() {
+        done = tokio::time::timeout(limit, everybody_left(agency, dispatcher)) => if done.is_err() {
             tracing::warn!(connections = dispatcher.load(), "drain timeout: closing the remaining connections");
         },
         () = haste => tracing::warn!("second signal: shutting down at once"),
