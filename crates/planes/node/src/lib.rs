@@ -366,7 +366,7 @@ async fn watch_view(
         };
         agency.tell_roots(&roots);
         if known != lists {
-            agency.replace_revoked(&lists);
+            agency.revoke(&lists);
             known = lists;
         }
     }

@@ -366,7 +366,7 @@ impl Control {
             (lists, Arc::clone(&shared.registry.mesh_roots))
         };
         self.store.tell_roots(&roots);
-        self.store.trust().set_revocations(&lists);
+        self.store.tell_revocations(&lists);
         self.replace_revoked(&lists);
     }
 
