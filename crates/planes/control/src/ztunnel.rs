@@ -6,17 +6,21 @@ mod authorization;
 mod node_proxies;
 mod peer;
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use prost::Message as _;
 use voile_model::mesh::authorization::PolicyTarget;
 use voile_model::mesh::workload::sidecar_takes_tunnels;
 use voile_model::mesh::{AuthorizationPolicy, Mesh, PeerAuthentication, Workload};
-use voile_model::{Namespace, Port, WorkloadKey};
+use voile_model::{Namespace, Port, ResourceName, WorkloadKey};
 use voile_policy::authorization::{Policy, TrustDomains};
-use voile_proto::authorization as wire;
+use voile_policy::connections::{
+    CallerFacts, ConnectionPolicies, ConnectionPolicy, PolicyScope, PolicySubject, lower,
+};
 use voile_proto::workload::{Address, TunnelProtocol, Workload as Told, address};
 use voile_xds::server::Resource;
+use voile_xds::wire::{decode_connection_policy, encode_connection_policy};
 
 use crate::resources::resource;
 use crate::shards::Shards;
@@ -40,7 +44,8 @@ pub(crate) fn policy(mesh: &Mesh, policy: &AuthorizationPolicy) -> Option<NodePo
     // The model has seen to its values already.
     let mut read = Policy::of(policy).ok()?;
     trust_domains(mesh).apply(&mut read);
-    let said = authorization::authorization(&read, scope);
+    let (lowered, unseen) = lower(&read, scope);
+    let mut problems = authorization::problems(&read, &unseen);
     let concerned = || {
         let root = &mesh.config.root_namespace;
         let obeys = |workload: &Arc<Workload>| {
@@ -53,34 +58,23 @@ pub(crate) fn policy(mesh: &Mesh, policy: &AuthorizationPolicy) -> Option<NodePo
             false => mesh.workloads_in(&policy.name.namespace).any(obeys),
         }
     };
-    let problems: Vec<String> = match said.problems.is_empty() || !concerned() {
-        true => Vec::new(),
-        false => said
-            .problems
-            .iter()
-            .map(|problem| {
-                format!(
-                    "{}: AuthorizationPolicy {}: {problem}",
-                    policy.source, policy.name
-                )
-            })
-            .collect(),
-    };
-    Some(packed(
-        mesh,
-        policy.name.namespace.clone(),
-        &said.message,
-        problems,
-    ))
+    if !problems.is_empty() && !concerned() {
+        problems.clear();
+    }
+    for problem in &mut problems {
+        *problem = format!(
+            "{}: AuthorizationPolicy {}: {problem}",
+            policy.source, policy.name
+        );
+    }
+    Some(packed(mesh, &policy.name, &lowered, problems))
 }
 
 /// The PeerAuthentications as node proxies are to keep them.
 pub(crate) fn peer_policies(mesh: &Mesh) -> Vec<NodePolicy> {
     let all = peer::policies(mesh).into_iter();
-    let packed = |(namespace, message, problems): (Namespace, wire::Authorization, _)| {
-        packed(mesh, namespace, &message, problems)
-    };
-    all.map(packed).collect()
+    all.map(|(name, policy)| packed(mesh, &name, &policy, Vec::new()))
+        .collect()
 }
 
 /// Returns true if the policy of this name was made of this PeerAuthentication.
@@ -106,13 +100,28 @@ pub(crate) fn name_policies(mesh: &Mesh, workload: &Workload, message: &mut Told
 /// Returns true if the node proxy of a workload refuses plaintext to a port, by the translated PeerAuthentications that the
 /// workload names.
 pub(crate) fn refuses_plaintext(policies: &Shards<NodePolicy>, told: &Told, port: Port) -> bool {
+    let (mut converted, mut named) = (ConnectionPolicies::default(), Vec::new());
     let names = told.authorization_policies.iter();
-    let mut named = names.filter_map(|name| policies.get(name));
-    named.any(|policy| {
-        let policy = wire::Authorization::decode(&*policy.resource.body);
-        // A policy that cannot be read admits no connection.
-        policy.map_or(true, |policy| peer::refuses(&policy, port))
-    })
+    for name in names.filter(|name| peer::is_converted(name)) {
+        if let Some(policy) = policies.get(name) {
+            let policy = decode_connection_policy(&policy.resource.body);
+            // A policy that cannot be read admits no connection.
+            let policy = policy.unwrap_or_else(|(closed, _)| closed);
+            named.push(name.as_str().into());
+            converted.set(name.as_str().into(), policy);
+        }
+    }
+    let subject = PolicySubject {
+        namespace: &told.namespace,
+        named: &named,
+    };
+    let anyone = IpAddr::from(Ipv4Addr::UNSPECIFIED);
+    let caller = CallerFacts {
+        identity: None,
+        source: anyone,
+        destination: SocketAddr::new(anyone, port.get()),
+    };
+    converted.authorize(&subject, &caller).is_err()
 }
 
 /// Address of a workload with a sidecar, as a node proxy gets it. A node proxy cannot speak the sidecar's mutual TLS and rejects
@@ -138,13 +147,14 @@ pub(crate) fn plain(mesh: &Mesh, told: &Resource) -> Option<Resource> {
     Some(resource(name, aliases, address.encode_to_vec()))
 }
 
-fn scope(mesh: &Mesh, policy: &AuthorizationPolicy) -> Option<wire::Scope> {
+fn scope(mesh: &Mesh, policy: &AuthorizationPolicy) -> Option<PolicyScope> {
+    let namespace = &policy.name.namespace;
     match policy.target {
-        PolicyTarget::Everything if policy.name.namespace == mesh.config.root_namespace => {
-            Some(wire::Scope::Global)
+        PolicyTarget::Everything if *namespace == mesh.config.root_namespace => {
+            Some(PolicyScope::Mesh)
         }
-        PolicyTarget::Everything => Some(wire::Scope::Namespace),
-        PolicyTarget::Workloads(_) => Some(wire::Scope::WorkloadSelector),
+        PolicyTarget::Everything => Some(PolicyScope::Namespace(namespace.as_str().into())),
+        PolicyTarget::Workloads(_) => Some(PolicyScope::Named),
         PolicyTarget::References(_) => None,
     }
 }
@@ -162,15 +172,16 @@ fn trust_domains(mesh: &Mesh) -> TrustDomains {
 
 fn packed(
     mesh: &Mesh,
-    namespace: Namespace,
-    message: &wire::Authorization,
+    name: &ResourceName,
+    policy: &ConnectionPolicy,
     problems: Vec<String>,
 ) -> NodePolicy {
-    let name: Arc<str> = format!("{}/{}", message.namespace, message.name).into();
+    let message = encode_connection_policy(name, policy);
+    let resource_name = name.to_string().into();
     NodePolicy {
-        global: namespace == mesh.config.root_namespace,
-        namespace,
-        resource: Arc::new(resource(name, Vec::new(), message.encode_to_vec())),
+        global: name.namespace == mesh.config.root_namespace,
+        namespace: name.namespace.clone(),
+        resource: Arc::new(resource(resource_name, Vec::new(), message.encode_to_vec())),
         problems: problems.into(),
     }
 }

@@ -103,6 +103,8 @@ pub(crate) struct NodePods {
     badges: RefCell<BTreeMap<Identity, Weak<IdentityKeys>>>,
     /// Roots of the mesh, for the keys of each identity.
     roots: RefCell<Arc<MeshRoots>>,
+    /// Certificates that no identity believes.
+    revocations: RefCell<Arc<Revocations>>,
     /// To ask for their certificates.
     turns: Arc<Semaphore>,
     spare: RefCell<SpareDescriptor>,
@@ -133,6 +135,7 @@ impl NodePods {
             open: Cell::new(false),
             badges: RefCell::default(),
             roots: RefCell::default(),
+            revocations: RefCell::default(),
             turns: Arc::new(Semaphore::new(ASKED_AT_ONCE)),
             spare: RefCell::new(SpareDescriptor::reserve()?),
             complete: watch::Sender::new(false),
@@ -477,6 +480,7 @@ impl NodePods {
         }
         let store = Arc::new(CertificateStore::believing(&self.means.aliases));
         store.tell_roots(&self.roots.borrow());
+        store.tell_revocations(&self.revocations.borrow());
         let (server, client) = IdentityKeys::tls(&store)?;
         let certificates =
             CertificateClient::new(self.means.certificates.clone(), Arc::clone(&store))
@@ -511,12 +515,14 @@ impl NodePods {
         }
     }
 
-    /// Certificates of ours that are taken back are of no use any more: others are asked for, for new keys.
-    pub(crate) fn replace_revoked(&self, lists: &Revocations) {
-        if lists.is_closed() {
-            return;
-        }
+    /// Refuses revoked certificates in handshakes. Those of ours are of no use any more: others are asked for, for new keys.
+    pub(crate) fn revoke(&self, lists: &Arc<Revocations>) {
+        *self.revocations.borrow_mut() = Arc::clone(lists);
         for badge in self.badges.borrow().values().filter_map(Weak::upgrade) {
+            badge.store.tell_revocations(lists);
+            if lists.is_closed() {
+                continue;
+            }
             let held = badge.store.current();
             let leaf = held
                 .as_ref()
@@ -554,14 +560,20 @@ impl NodePods {
         });
     }
 
-    /// Accepts nothing more; open connections may end.
+    /// Accepts nothing more; open connections may end, and DNS questions that were taken are answered.
     pub(crate) fn leave(&self) {
         self.pause();
         for doors in self.pods.borrow_mut().values_mut() {
             doors.listeners = Box::default();
-            doors.dns.iter_mut().for_each(PodDns::close);
             doors.pod.life.send_replace(PodLife::Leaving);
         }
+    }
+
+    /// Returns true if every DNS question that was taken is answered.
+    pub(crate) fn has_answered(&self) -> bool {
+        let pods = self.pods.borrow();
+        let mut each = pods.values().filter_map(|doors| doors.dns.as_ref());
+        each.all(PodDns::is_idle)
     }
 
     /// Cuts open connections, and drops all pods.

@@ -18,6 +18,7 @@ use voile_dns::{
 };
 use voile_model::Namespace;
 use voile_model::names::{is_service_name, pod_of_service};
+use voile_process::ExternalResolver;
 use voile_telemetry::{DnsFigures, OnDemandFigures};
 use voile_transport::OUTWARD_MARK;
 use voile_transport::handover::{InheritedSockets, Lent};
@@ -53,24 +54,13 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// No hosts file is the pod's that we could read.
 const NO_HOSTS: &str = "";
 
-/// Resolver of the names outside the mesh.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExternalNames {
-    /// The servers of our own resolv.conf.
-    System,
-    /// This one.
-    Server(SocketAddr),
-    /// No resolver: such names do not exist.
-    Nowhere,
-}
-
 /// Names of the mesh, as far as the pods of this node asked for them.
 pub(crate) struct Directory {
     asker: ControlPlaneClient,
     view: watch::Receiver<Arc<RegistryView>>,
     /// Told after every response of the control plane.
     heard: Arc<Notify>,
-    outside: ExternalNames,
+    outside: ExternalResolver,
     /// Names asked of the control plane, as pods last looked for each.
     asked: RefCell<DnsQuestion>,
     sweeping: Cell<bool>,
@@ -83,7 +73,7 @@ impl Directory {
     pub(crate) fn new(
         asker: ControlPlaneClient,
         (view, heard): (watch::Receiver<Arc<RegistryView>>, Arc<Notify>),
-        outside: ExternalNames,
+        outside: ExternalResolver,
     ) -> Rc<Self> {
         Rc::new(Self {
             asker,
@@ -282,9 +272,9 @@ pub(crate) struct PodDns {
 impl PodDns {
     pub(crate) fn new(directory: &Rc<Directory>, pod: &Arc<Pod>, sockets: Sockets) -> Self {
         let upstreams = match directory.outside {
-            ExternalNames::System => Upstreams::of_file(Path::new(RESOLV_CONF)),
-            ExternalNames::Server(server) => Upstreams::fixed(server),
-            ExternalNames::Nowhere => Upstreams::nobody(),
+            ExternalResolver::System => Upstreams::of_file(Path::new(RESOLV_CONF)),
+            ExternalResolver::Server(server) => Upstreams::fixed(server),
+            ExternalResolver::Nowhere => Upstreams::nobody(),
         };
         let inside = Arc::clone(pod);
         upstreams.set_mark(Some(OUTWARD_MARK));
@@ -318,6 +308,7 @@ impl PodDns {
     pub(crate) fn open(&mut self) -> io::Result<()> {
         // What an earlier attempt opened.
         self.pause();
+        self.serving.retain(|service| !service.is_idle());
         for (udp, tcp) in &self.sockets.0 {
             let responder = Rc::clone(&self.responder);
             let (udp, tcp) = (udp.try_clone()?, tcp.try_clone()?);
@@ -329,7 +320,12 @@ impl PodDns {
 
     /// Takes no queries; earlier ones are still answered, and later ones wait in the kernel.
     pub(crate) fn pause(&mut self) {
-        self.serving.drain(..).for_each(|service| service.stop());
+        self.serving.iter().for_each(SocketPair::stop);
+    }
+
+    /// Returns true if every question that was taken is answered.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.serving.iter().all(SocketPair::is_idle)
     }
 
     /// Lets go of the sockets in this moment.

@@ -16,7 +16,6 @@ mod memory;
 mod names;
 mod pages;
 mod pod;
-mod policy;
 mod records;
 mod registry;
 mod route;
@@ -43,19 +42,18 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::LocalSet;
 use voile_identity::{ClientSettings, TrustDomain};
 use voile_memory::MemoryRelief;
+use voile_process::{ProcessOptions, RunError};
 use voile_proto::discovery::Node;
 use voile_proto::type_url;
-use voile_telemetry::logging::LogLevelHandle;
 use voile_telemetry::tap::Tap;
 use voile_transport as transport;
-use voile_transport::handover::{HandoverError, InheritedSockets};
+use voile_transport::handover::InheritedSockets;
 use voile_xds::client::{ClientConfig, Handler, TokenFile, Update, XdsClient};
 use voile_zds::PodIdentity;
 
 use agents::{NodePods, ServingContext};
 use dispatch::{Dispatcher, Handle, WorkerLoad};
 use dns::Directory;
-pub use dns::ExternalNames;
 use listener_handover::{Legacy, NodeListeners, NodeSuccessor};
 use memory::NodeMemory;
 use names::NameLookup;
@@ -72,12 +70,11 @@ const DRAIN_LOOK: Duration = Duration::from_millis(10);
 /// Time that workers get to end cut connections: one turn each, even on a busy machine.
 const CUT_LIMIT: Duration = Duration::from_secs(1);
 
-/// Largest number of workers.
-const MAX_WORKERS: usize = 256;
-
 /// Options of a node proxy.
 #[derive(Debug)]
 pub struct NodeOptions {
+    /// What every proxy has. Its drain timeout also holds for the connections of a pod that is gone.
+    pub process: ProcessOptions,
     /// The pod that it is itself.
     pub namespace: String,
     /// Its name.
@@ -92,71 +89,16 @@ pub struct NodeOptions {
     pub trust_domain_aliases: Vec<TrustDomain>,
     /// The agent's socket.
     pub agent: PathBuf,
-    /// `https://host:port` of each control plane.
-    pub control: Vec<String>,
     /// `https://host:port` of a certificate authority beside the control plane.
     pub authority: Option<String>,
     /// Part of the mesh that the proxy subscribes to.
     pub subscription: Subscription,
-    /// PEM file of the mesh's root.
-    pub root_cert: PathBuf,
     /// Its own service-account token, bound to its pod.
     pub token_file: PathBuf,
     /// True if applications are called from their clients' own addresses.
     pub keeps_source: bool,
-    /// Resolver of the names outside the mesh.
-    pub outside: ExternalNames,
-    /// Admin pages (15000).
-    pub admin: SocketAddr,
-    /// Metrics (15020).
-    pub metrics: SocketAddr,
-    /// Readiness (15021).
-    pub readiness: SocketAddr,
-    /// Threads that carry traffic.
-    pub workers: usize,
     /// Resident memory in bytes that the proxy stays below; 0 is no limit, and `u64::MAX` the cgroup's.
     pub memory_limit: u64,
-    /// Time that connections get to end at shutdown, and after their pod is gone.
-    pub drain_timeout: Duration,
-    /// Socket over which a new process takes the old one's listening sockets; `None` for no handover.
-    pub handover: Option<PathBuf>,
-    /// Time that connections get to end after another process has taken over.
-    pub handover_drain_timeout: Duration,
-    /// Changes the log's level.
-    pub log: Option<LogLevelHandle>,
-}
-
-/// Why a node proxy cannot run.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// An address of its own pages cannot be bound.
-    #[error("cannot listen on {address} ({purpose}): {error}")]
-    Bind {
-        /// The address.
-        address: SocketAddr,
-        /// Purpose of the listener.
-        purpose: &'static str,
-        /// The kernel's word.
-        error: io::Error,
-    },
-    /// The option makes no sense, or the process lacks a privilege.
-    #[error("{0}")]
-    Option(String),
-    /// Tunnels to its own pod cannot be taken.
-    #[error("cannot accept HBONE for its own pod {0}: {1}")]
-    Itself(String, io::Error),
-    /// The running proxy did not hand over, or this one was not fit to take over.
-    #[error("handover: {0}")]
-    Handover(String),
-    /// Threads, runtimes, descriptors.
-    #[error("cannot start: {0}")]
-    Start(#[from] io::Error),
-}
-
-impl From<HandoverError> for RunError {
-    fn from(error: HandoverError) -> Self {
-        Self::Handover(error.to_string())
-    }
 }
 
 /// Runs a node proxy until SIGTERM, SIGINT or `/quitquitquit`.
@@ -164,15 +106,10 @@ impl From<HandoverError> for RunError {
 /// # Errors
 /// When it cannot begin; once it runs, failures are logged and survived.
 pub fn run(options: NodeOptions) -> Result<(), RunError> {
-    if !(1..=MAX_WORKERS).contains(&options.workers) {
-        return Err(RunError::Option(format!(
-            "{} workers: expected 1 to {MAX_WORKERS}",
-            options.workers
-        )));
-    }
+    options.process.check()?;
     may(&options)?;
     let descriptors = transport::raise_descriptor_limit();
-    let (workers, node) = (options.workers, &options.node);
+    let (workers, node) = (options.process.workers, &options.node);
     tracing::info!(node, workers, descriptors, "node proxy started");
     let legacy = Legacy::claim(&options)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -213,7 +150,7 @@ fn may(options: &NodeOptions) -> Result<(), RunError> {
 type Threads = Vec<std::thread::JoinHandle<()>>;
 
 async fn serve(options: NodeOptions, mut legacy: Legacy) -> Result<Threads, RunError> {
-    let sockets = legacy.pages(&options)?;
+    let sockets = legacy.pages(&options.process)?;
     let (publish, view) = watch::channel(Arc::new(RegistryView::default()));
     let registry = Registry::subscribed_to(options.subscription);
     let registry = Arc::new(Mutex::new(registry));
@@ -226,7 +163,11 @@ async fn serve(options: NodeOptions, mut legacy: Legacy) -> Result<Threads, RunE
         subscription: options.subscription,
         names,
     };
-    let directory = Directory::new(asker.clone(), (view.clone(), heard), options.outside);
+    let directory = Directory::new(
+        asker.clone(),
+        (view.clone(), heard),
+        options.process.resolver,
+    );
     let (dispatcher, threads) = start_dispatcher(&options, &view, &asker)?;
     let means = means(&options, asker, &dispatcher, directory);
     let agency = agency(&options, means, legacy.inherited)?;
@@ -236,7 +177,7 @@ async fn serve(options: NodeOptions, mut legacy: Legacy) -> Result<Threads, RunE
         view,
         ending: Notify::new(),
         leaving: Cell::new(false),
-        log: options.log.clone(),
+        log: options.process.log.clone(),
     });
     agency.talk();
     tokio::task::spawn_local(look_up(Rc::clone(&agency), questions));
@@ -248,7 +189,7 @@ async fn serve(options: NodeOptions, mut legacy: Legacy) -> Result<Threads, RunE
     tokio::task::spawn_local(watching);
     let mut signals = Signals::install()?;
     let doors = NodeListeners::new(&told, legacy.who, sockets);
-    let opening = Rc::clone(&doors).open(legacy.predecessor, options.handover.clone());
+    let opening = Rc::clone(&doors).open(legacy.predecessor, options.process.handover.clone());
     tokio::select! {
         opened = opening => opened?,
         () = signals.next() => {
@@ -265,17 +206,13 @@ async fn serve(options: NodeOptions, mut legacy: Legacy) -> Result<Threads, RunE
     agency.hang_up();
     told.leaving.set(true);
     agency.leave();
-    let limit = match successor {
-        NodeSuccessor::Nobody => options.drain_timeout,
-        // No process waits for this one's end.
-        _ => options.drain_timeout.max(options.handover_drain_timeout),
-    };
+    let limit = drain_limit(&options.process, successor);
     // A supervisor that has started the successor ends this process next. That is no haste.
     let mut awaited = successor == NodeSuccessor::Elsewhere;
-    drain(limit, &dispatcher, &mut signals, &mut awaited).await;
+    drain(limit, (&agency, &dispatcher), &mut signals, &mut awaited).await;
     agency.cut();
     // Each is told by a reset that it was cut; that takes its worker's turn.
-    let _ = tokio::time::timeout(CUT_LIMIT, everybody_left(&dispatcher)).await;
+    let _ = tokio::time::timeout(CUT_LIMIT, everybody_left(&agency, &dispatcher)).await;
     if awaited {
         tracing::info!("handed over to another network namespace: waiting for SIGTERM");
         signals.next().await;
@@ -297,10 +234,14 @@ fn agency(
             namespace: options.namespace.clone(),
             service_account: account.clone(),
         };
-        let pages = Box::new([options.metrics.port(), options.readiness.port()]);
-        let served = agency.serve_itself(&who, pages);
-        served
-            .map_err(|error| RunError::Itself(format!("{}/{}", who.namespace, who.name), error))?;
+        let pages = [&options.process.metrics, &options.process.readiness];
+        let served = agency.serve_itself(&who, Box::new(pages.map(SocketAddr::port)));
+        served.map_err(|error| {
+            let (namespace, name) = (&who.namespace, &who.name);
+            RunError::Setup(format!(
+                "cannot accept HBONE for its own pod {namespace}/{name}: {error}"
+            ))
+        })?;
     }
     Ok(agency)
 }
@@ -312,8 +253,8 @@ fn means(
     directory: Rc<Directory>,
 ) -> ServingContext {
     let certificates = ClientSettings {
-        control: options.control.clone(),
-        root_cert: options.root_cert.clone(),
+        control: options.process.control.clone(),
+        root_cert: options.process.root_cert.clone(),
         token_file: Some(options.token_file.clone()),
         join_token_file: None,
         ttl: None,
@@ -330,7 +271,7 @@ fn means(
         trust_domain: options.trust_domain.clone(),
         aliases: options.trust_domain_aliases.clone(),
         keeps_source: options.keeps_source,
-        drain: options.drain_timeout,
+        drain: options.process.drain_timeout,
     }
 }
 
@@ -356,16 +297,26 @@ impl Signals {
     }
 }
 
-async fn everybody_left(dispatcher: &Dispatcher) {
-    while dispatcher.load() > 0 {
+/// Time that connections get to end.
+fn drain_limit(process: &ProcessOptions, successor: NodeSuccessor) -> Duration {
+    match successor {
+        NodeSuccessor::Nobody => process.drain_timeout,
+        // No process waits for this one's end.
+        _ => process.drain_timeout.max(process.handover_drain_timeout),
+    }
+}
+
+async fn everybody_left(agency: &NodePods, dispatcher: &Dispatcher) {
+    while dispatcher.load() > 0 || !agency.has_answered() {
         tokio::time::sleep(DRAIN_LOOK).await;
     }
 }
 
-/// Waits until all connections have ended, the limit has passed, or a signal comes that is not `awaited`.
+/// Waits until all connections have ended and all DNS questions are answered, the limit has passed, or a signal comes that is not
+/// `awaited`.
 async fn drain(
     limit: Duration,
-    dispatcher: &Dispatcher,
+    (agency, dispatcher): (&NodePods, &Dispatcher),
     signals: &mut Signals,
     awaited: &mut bool,
 ) {
@@ -378,7 +329,7 @@ async fn drain(
         signals.next().await;
     };
     tokio::select! {
-        done = tokio::time::timeout(limit, everybody_left(dispatcher)) => if done.is_err() {
+        done = tokio::time::timeout(limit, everybody_left(agency, dispatcher)) => if done.is_err() {
             tracing::warn!(connections = dispatcher.load(), "drain timeout: closing the remaining connections");
         },
         () = haste => tracing::warn!("second signal: shutting down at once"),
@@ -415,7 +366,7 @@ async fn watch_view(
         };
         agency.tell_roots(&roots);
         if known != lists {
-            agency.replace_revoked(&lists);
+            agency.revoke(&lists);
             known = lists;
         }
     }
@@ -424,8 +375,8 @@ async fn watch_view(
 /// Starts the discovery client: every policy, and every address or those that are asked for.
 fn discover(options: &NodeOptions, news: Arc<ViewUpdates>) -> XdsClient {
     let config = ClientConfig {
-        addresses: options.control.clone(),
-        root_certificate: Some(options.root_cert.clone()),
+        addresses: options.process.control.clone(),
+        root_certificate: Some(options.process.root_cert.clone()),
         node: node(options),
     };
     let handler: Handler = Box::new(move |update: &Update| news.take(update));
@@ -475,7 +426,7 @@ fn start_dispatcher(
     let memory = NodeMemory::new(options.memory_limit);
     let tap = Arc::new(Tap::default());
     let shared = (&memory, &emptied, &tap);
-    let (handles, threads) = start_workers(options.workers, view, asker, shared)?;
+    let (handles, threads) = start_workers(options.process.workers, view, asker, shared)?;
     let dispatcher = Rc::new(Dispatcher::new(handles, Arc::clone(&memory), tap));
     tokio::task::spawn_local(memory.look_after(MemoryRelief::new(Rc::clone(&dispatcher))));
     tokio::task::spawn_local(watch_emptied(emptied, Rc::clone(&dispatcher)));

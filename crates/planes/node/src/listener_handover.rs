@@ -10,16 +10,17 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tokio::task::AbortHandle;
+use voile_process::{PageSockets, PageSource, ProcessOptions, RunError};
 use voile_transport::PacketListener;
 use voile_transport::handover::{
     IncumbentProcess, InheritedSockets, Lent, Predecessor, READY_LIMIT, offer, take_over,
     until_it_opens,
 };
 
+use crate::NodeOptions;
 use crate::agents::role;
-use crate::pages::{self, PageSources, Sockets};
+use crate::pages::PageSources;
 use crate::pod::CERTIFICATE_PATIENCE;
-use crate::{NodeOptions, RunError};
 
 /// Interval at which a process that takes over checks if it may serve.
 const FITNESS_LOOK: Duration = Duration::from_millis(20);
@@ -46,7 +47,7 @@ impl Legacy {
         let place = voile_host::netns::Namespace::current()?.id()?;
         let name = format!("node {} of {}", options.node, options.trust_domain);
         let who = NodeIdentity { name, place };
-        let (predecessor, inherited) = match &options.handover {
+        let (predecessor, inherited) = match &options.process.handover {
             Some(path) => take_over(path, &who.said())?,
             None => (None, InheritedSockets::default()),
         };
@@ -58,21 +59,9 @@ impl Legacy {
     }
 
     /// The pages' sockets. Those of another network are another's.
-    pub(crate) fn pages(&mut self, options: &NodeOptions) -> Result<Sockets, RunError> {
+    pub(crate) fn pages(&mut self, options: &ProcessOptions) -> Result<PageSockets, RunError> {
         let place = self.who.place;
-        let mut bind = |address, purpose| {
-            let bound = self.inherited.bind(&role(purpose, place), address);
-            bound.map_err(|error| RunError::Bind {
-                address,
-                purpose,
-                error,
-            })
-        };
-        Ok(Sockets {
-            admin: bind(options.admin, "admin")?,
-            metrics: bind(options.metrics, "metrics")?,
-            readiness: bind(options.readiness, "readiness")?,
-        })
+        PageSockets::bind(options, &mut self.inherited, |purpose| role(purpose, place))
     }
 }
 
@@ -99,7 +88,7 @@ pub(crate) enum NodeSuccessor {
 pub(crate) struct NodeListeners {
     told: Rc<PageSources>,
     who: NodeIdentity,
-    pages: Rc<RefCell<Option<Sockets>>>,
+    pages: Rc<RefCell<Option<PageSockets>>>,
     serving: Rc<RefCell<Vec<AbortHandle>>>,
     offering: Cell<Option<AbortHandle>>,
     /// Process that asked last.
@@ -108,7 +97,7 @@ pub(crate) struct NodeListeners {
 }
 
 impl NodeListeners {
-    pub(crate) fn new(told: &Rc<PageSources>, who: NodeIdentity, pages: Sockets) -> Rc<Self> {
+    pub(crate) fn new(told: &Rc<PageSources>, who: NodeIdentity, pages: PageSockets) -> Rc<Self> {
         Rc::new(Self {
             told: Rc::clone(told),
             who,
@@ -157,7 +146,7 @@ impl NodeListeners {
 
     fn serve(&self) -> io::Result<()> {
         if let Some(pages) = &*self.pages.borrow() {
-            self.serving.replace(pages::start(&self.told, pages)?);
+            self.serving.replace(pages.serve(&self.told)?);
         }
         self.told.agency.open();
         Ok(())
@@ -176,7 +165,7 @@ impl NodeListeners {
     async fn fit(&self) {
         let mut known_since = None;
         loop {
-            if pages::unready(&self.told).is_empty() && self.knows_its_pods() {
+            if self.told.unready().is_empty() && self.knows_its_pods() {
                 let since = *known_since.get_or_insert_with(Instant::now);
                 let (certified, all) = self.certified();
                 if may_serve(certified, all, since.elapsed()) {
@@ -204,7 +193,7 @@ impl NodeListeners {
     /// Why a successor gives up.
     fn late(&self) -> RunError {
         let (certified, all) = self.certified();
-        let reasons = pages::unready(&self.told).join("; ");
+        let reasons = self.told.unready().join("; ");
         RunError::Handover(format!(
             "not ready within {READY_LIMIT:?} ({certified} of {all} pods have a certificate; {reasons}); the running proxy goes on serving"
         ))
@@ -248,9 +237,8 @@ impl IncumbentProcess for NodeListeners {
 
     fn sockets(&self) -> io::Result<Vec<Lent>> {
         let mut all = self.told.agency.lend()?;
-        for (name, socket) in self.pages.borrow().iter().flat_map(Sockets::each) {
-            let named = role(name, self.who.place);
-            all.push((named, socket.local_addr()?, socket.try_clone()?.into()));
+        if let Some(pages) = &*self.pages.borrow() {
+            all.extend(pages.lend(|purpose| role(purpose, self.who.place))?);
         }
         Ok(all)
     }
@@ -269,7 +257,7 @@ impl IncumbentProcess for NodeListeners {
         let serving = Rc::clone(&self.serving);
         let reopening = tokio::task::spawn_local(async move {
             let open = || match &*pages.borrow() {
-                Some(pages) => pages::start(&told, pages),
+                Some(pages) => pages.serve(&told),
                 None => Ok(Vec::new()),
             };
             let tasks = until_it_opens("the pages", open).await;

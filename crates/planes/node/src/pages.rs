@@ -1,17 +1,13 @@
-//! The pages for people and scrapers: admin (15000), metrics (15020), readiness (15021).
+//! What the pages of a node proxy show, and what people may ask of it there.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
-use tokio::task::{AbortHandle, JoinHandle};
-use voile_telemetry::admin::{PageRequest, PageResponse, serve, serve_local};
+use voile_process::PageSource;
 use voile_telemetry::logging::LogLevelHandle;
 use voile_telemetry::tap::{Tap, TapQuestion, tap_sessions};
 use voile_telemetry::{MetricFamily, ProcessFigures, Scrape};
@@ -46,109 +42,60 @@ pub(crate) struct PageSources {
     pub(crate) log: Option<LogLevelHandle>,
 }
 
-/// The three sockets.
-pub(crate) struct Sockets {
-    pub(crate) admin: TcpListener,
-    pub(crate) metrics: TcpListener,
-    pub(crate) readiness: TcpListener,
-}
+impl PageSource for PageSources {
+    const HELP: &'static str = HELP;
 
-impl Sockets {
-    /// Each by its role, as a successor is told.
-    pub(crate) fn each(&self) -> [(&'static str, &TcpListener); 3] {
-        [
-            ("admin", &self.admin),
-            ("metrics", &self.metrics),
-            ("readiness", &self.readiness),
-        ]
+    /// Lists what keeps this process from being ready.
+    fn unready(&self) -> Vec<String> {
+        let view = self.view.borrow();
+        let reasons = [
+            (
+                !view.is_told,
+                "the control plane has not sent the policies yet",
+            ),
+            (
+                view.awaits_all(),
+                "the control plane has not sent the workloads yet",
+            ),
+            (
+                !self.agency.is_complete(),
+                "the agent (ZDS) has not sent all pods of the node yet",
+            ),
+            (self.leaving.get(), "draining"),
+        ];
+        let reasons = reasons.into_iter().filter(|(holds, _)| *holds);
+        reasons.map(|(_, reason)| reason.to_owned()).collect()
     }
-}
 
-/// Starts the three servers; the lender keeps the sockets.
-pub(crate) fn start(told: &Rc<PageSources>, sockets: &Sockets) -> io::Result<Vec<AbortHandle>> {
-    let listen = |socket: &TcpListener| -> io::Result<_> {
-        tokio::net::TcpListener::from_std(socket.try_clone()?)
-    };
-    let (one, two, three) = (Rc::clone(told), Rc::clone(told), Rc::clone(told));
-    let servers = [
-        tokio::task::spawn_local(serve_local(listen(&sockets.admin)?, move |question| {
-            admin(Rc::clone(&one), question)
-        })),
-        tokio::task::spawn_local(serve(listen(&sockets.metrics)?, move |question| {
-            metrics(Rc::clone(&two), question)
-        })),
-        tokio::task::spawn_local(serve(listen(&sockets.readiness)?, move |question| {
-            std::future::ready(match question.path.as_str() {
-                "/healthz/ready" => ready(&three),
-                path => PageResponse::not_found(path),
-            })
-        })),
-    ];
-    Ok(servers.iter().map(JoinHandle::abort_handle).collect())
-}
+    fn config_dump(&self) -> String {
+        dump(self)
+    }
 
-async fn admin(told: Rc<PageSources>, question: PageRequest) -> PageResponse {
-    match (&question.method, question.path.as_str()) {
-        (&Method::GET, "/config_dump") => PageResponse::json(dump(&told)),
-        (&Method::GET, "/certs") => PageResponse::json(certificates(&told)),
-        (&Method::POST, "/certs/renew") => {
-            told.agency.renew();
-            let asked = "renewal requested; GET /certs will show the new serial numbers\n";
-            PageResponse::text(StatusCode::ACCEPTED, asked)
-        }
-        (&Method::GET, "/ready") => ready(&told),
-        (&Method::GET, "/stats/prometheus" | "/metrics") => metrics(told, question).await,
-        (&Method::POST, "/tap") => tap(&told.dispatcher.tap, &question).await,
-        (&Method::POST, "/quitquitquit") => {
-            told.ending.notify_one();
-            PageResponse::text(StatusCode::OK, "draining\n")
-        }
-        (&Method::GET | &Method::PUT | &Method::POST, "/logging") => {
-            PageResponse::log_level(told.log.as_ref(), &question)
-        }
-        (&Method::GET, "/" | "/help") => PageResponse::text(StatusCode::OK, HELP),
-        (
-            _,
-            "/quitquitquit" | "/config_dump" | "/certs" | "/certs/renew" | "/ready"
-            | "/stats/prometheus" | "/metrics" | "/logging" | "/tap",
-        ) => PageResponse::wrong_method(),
-        (_, path) => PageResponse::not_found(path),
+    fn certificates(&self) -> String {
+        certificates(self)
     }
-}
 
-/// Connections as they end. The workers record them only while somebody asks.
-async fn tap(tap: &Tap, question: &PageRequest) -> PageResponse {
-    let question = match TapQuestion::parse(question) {
-        Ok(question) => question,
-        Err(reason) => return PageResponse::text(StatusCode::BAD_REQUEST, reason + "\n"),
-    };
-    match tap.begin(&question) {
-        Ok(()) => PageResponse::json(tap.answer(&question).await),
-        Err(reason) => PageResponse::text(StatusCode::TOO_MANY_REQUESTS, reason + "\n"),
+    fn renew(&self) {
+        self.agency.renew();
     }
-}
 
-/// Lists what keeps this process from being ready.
-pub(crate) fn unready(told: &PageSources) -> Vec<&'static str> {
-    let mut reasons = Vec::new();
-    let view = told.view.borrow();
-    if !view.is_told {
-        reasons.push("the control plane has not sent the policies yet");
+    fn log(&self) -> Option<LogLevelHandle> {
+        self.log.clone()
     }
-    if view.awaits_all() {
-        reasons.push("the control plane has not sent the workloads yet");
-    }
-    if !told.agency.is_complete() {
-        reasons.push("the agent (ZDS) has not sent all pods of the node yet");
-    }
-    if told.leaving.get() {
-        reasons.push("draining");
-    }
-    reasons
-}
 
-fn ready(told: &PageSources) -> PageResponse {
-    PageResponse::readiness(&unready(told))
+    fn end(&self) {
+        self.ending.notify_one();
+    }
+
+    async fn metrics(self: Rc<Self>) -> String {
+        metrics(&self).await
+    }
+
+    /// The workers record connections only while somebody asks.
+    fn begin_tap(self: Rc<Self>, question: &TapQuestion) -> Result<Arc<Tap>, String> {
+        let tap = &self.dispatcher.tap;
+        tap.begin(question).map(|()| Arc::clone(tap))
+    }
 }
 
 fn dump(told: &PageSources) -> String {
@@ -207,10 +154,7 @@ fn certificates(told: &PageSources) -> String {
     format!("{page:#}\n")
 }
 
-async fn metrics(told: Rc<PageSources>, question: PageRequest) -> PageResponse {
-    if !matches!(question.path.as_str(), "/metrics" | "/stats/prometheus") {
-        return PageResponse::not_found(&question.path);
-    }
+async fn metrics(told: &PageSources) -> String {
     let mut scrape = Scrape::default();
     let (mut pooled, mut denied, mut cut, mut refused) = (0, 0, 0, 0);
     for asked in told.dispatcher.scrape() {
@@ -274,5 +218,5 @@ async fn metrics(told: Rc<PageSources>, question: PageRequest) -> PageResponse {
     lookups.into_iter().for_each(|family| scrape.family(family));
     let process = ProcessFigures::read().families();
     process.into_iter().for_each(|family| scrape.family(family));
-    PageResponse::metrics(scrape.render(), &question)
+    scrape.render()
 }

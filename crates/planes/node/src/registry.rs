@@ -8,15 +8,15 @@ use std::sync::{Arc, OnceLock};
 use prost::Message;
 use voile_identity::{MeshRoots, Revocations};
 use voile_model::ServiceKey;
+use voile_policy::connections::ConnectionPolicies;
 use voile_proto::proxy::RevocationLists;
 use voile_proto::type_url;
 use voile_proto::workload as proto;
 use voile_xds::client::{Rejection, ResourceUpdate, Update};
 use voile_xds::wire::{
-    NetworkEntrance, Service, WaypointAddress, WireWorkload, parse_away_address, parse_service_key,
+    NetworkEntrance, Service, WaypointAddress, WireWorkload, decode_connection_policy,
+    parse_away_address, parse_service_key,
 };
-
-use crate::policy::{Policies, Policy};
 
 mod searches;
 mod view;
@@ -108,7 +108,7 @@ pub(crate) struct Registry {
     population: OnceLock<Arc<WorkloadMap>>,
     /// Names of resources that exist and cannot be understood, with their addresses.
     obscure: HashMap<Arc<str>, Vec<IpAddr>>,
-    policies: Policies,
+    policies: ConnectionPolicies,
     revocations: Option<Arc<Revocations>>,
     /// Roots that came with them. Those that were told last stay.
     roots: Arc<MeshRoots>,
@@ -372,13 +372,14 @@ impl Registry {
         }
         for resource in &update.added {
             let name = Arc::clone(&resource.name);
-            match Policy::decode(&resource.body) {
+            match decode_connection_policy(&resource.body) {
                 Ok(policy) => self.policies.set(name, policy),
                 Err((closed, reason)) => {
                     // The last good version stays in force; a policy that never was good denies.
                     if !self.policies.contains(&name) {
                         self.policies.set(Arc::clone(&name), closed);
                     }
+                    let reason = reason.to_string();
                     rejections.push(Rejection { name, reason });
                 }
             }

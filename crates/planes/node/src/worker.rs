@@ -19,6 +19,7 @@ use voile_hbone::Gateways;
 use voile_identity::Identity;
 use voile_memory::{ShedOrder, SourceConnections};
 use voile_model::ServiceKey;
+use voile_policy::connections::{CallerFacts, ConnectionDenial, ConnectionPermit, PolicySubject};
 use voile_proto::type_url;
 use voile_telemetry::tap::Tap;
 use voile_telemetry::{Shard, Snapshot};
@@ -30,7 +31,6 @@ use crate::dispatch::Load;
 use crate::memory::{LARGE, NodeMemory};
 use crate::names::{NameLookup, Resolved};
 use crate::pod::{Pod, PodLife};
-use crate::policy::{Denial, JudgedConnection, PeerAttributes};
 use crate::registry::{DiscoveryRequest, Registry, RegistryView, Resident, Subscription};
 use crate::unproven::UnprovenCallers;
 use crate::verified_peers::{PeerBonds, ProvenPeer};
@@ -193,7 +193,7 @@ pub(crate) struct NodeWorker {
 pub(crate) enum ClosedReason {
     /// By a policy.
     #[error("{0}")]
-    Denied(Denial),
+    Denied(ConnectionDenial),
     /// The control plane does not know the pod, or knows it under another identity.
     #[error("the control plane does not know this pod at {0}")]
     Nobody(IpAddr),
@@ -215,17 +215,17 @@ impl ClosedReason {
     }
 }
 
-/// Judges a connection that came in to a pod.
-pub(crate) fn judge(
+/// Authorizes a connection that came in to a pod.
+fn authorize(
     view: &RegistryView,
     pod: &Pod,
     proven: Option<&ProvenPeer>,
     (source, destination): (IpAddr, SocketAddr),
-) -> Result<(), ClosedReason> {
+) -> Result<ConnectionPermit, ClosedReason> {
     if let Some(proven) = proven.filter(|proven| proven.is_revoked(&view.revocations)) {
         return Err(ClosedReason::Revoked(proven.identity.clone()));
     }
-    let caller = PeerAttributes {
+    let caller = CallerFacts {
         identity: proven.map(|proven| &proven.identity),
         source,
         destination,
@@ -238,13 +238,12 @@ pub(crate) fn judge(
     {
         return Err(ClosedReason::Door(door.get()));
     }
-    let judged = JudgedConnection {
+    let subject = PolicySubject {
         namespace: own.workload.namespace.as_str(),
         named: &own.policies,
     };
-    view.policies
-        .judge(&judged, &caller)
-        .map_err(ClosedReason::Denied)
+    let permit = view.policies.authorize(&subject, &caller);
+    permit.map_err(ClosedReason::Denied)
 }
 
 /// Returns the pod's own workload, if the control plane and the agent agree on its name and identity.
@@ -287,6 +286,7 @@ pub(crate) struct Watched<'a> {
     key: usize,
     cut: Rc<ConnectionCut>,
     pod: Arc<Pod>,
+    _permit: ConnectionPermit,
 }
 
 impl Watched<'_> {
@@ -502,11 +502,8 @@ impl NodeWorker {
         proven: Option<&Rc<ProvenPeer>>,
         (source, destination): (IpAddr, SocketAddr),
     ) -> Result<Watched<'_>, ClosedReason> {
-        let permitted = judge(view, pod, proven.map(|one| &**one), (source, destination));
-        if let Err(closed) = permitted {
-            self.denied.set(self.denied.get() + 1);
-            return Err(closed);
-        }
+        let permitted = authorize(view, pod, proven.map(|one| &**one), (source, destination));
+        let permit = permitted.inspect_err(|_| self.denied.set(self.denied.get() + 1))?;
         let cut = Rc::new(ConnectionCut::default());
         let key = self.live.borrow_mut().insert(Live {
             pod: Arc::clone(pod),
@@ -520,6 +517,7 @@ impl NodeWorker {
             key,
             cut,
             pod: Arc::clone(pod),
+            _permit: permit,
         })
     }
 
@@ -527,7 +525,7 @@ impl NodeWorker {
     fn obey(&self, view: Arc<RegistryView>) {
         for (_, live) in self.live.borrow().iter() {
             let ends = (live.source, live.destination);
-            if let Err(reason) = judge(&view, &live.pod, live.proven.as_deref(), ends) {
+            if let Err(reason) = authorize(&view, &live.pod, live.proven.as_deref(), ends) {
                 tracing::debug!(%reason, "a connection is closed by policy");
                 self.cut.set(self.cut.get() + 1);
                 live.cut.flags.set(Some(reason.flags()));

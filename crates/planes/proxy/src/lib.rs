@@ -26,9 +26,6 @@ mod telemetry_settings;
 mod tokens;
 mod worker;
 
-pub use control::{
-    ApplicationMetrics, CapturePorts, ExternalResolver, Membership, Probers, ProxyOptions,
-    RunError, run,
-};
+pub use control::{ApplicationMetrics, CapturePorts, Membership, Probers, ProxyOptions, run};
 pub use predicted_routes::{PredictedRoute, PredictedRoutes};
 pub use worker::ProxyLimits;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use voile_process::{ExternalResolver, ProcessOptions, RunError};
 use voile_proxy::Membership;
 use voile_telemetry::logging::LogLevelHandle;
 use voile_transport::CaptureExemption;
@@ -135,7 +136,7 @@ pub(crate) struct ProxyArgs {
     /// The resolver for names outside the mesh [default: those of /etc/resolv.conf, read again when it changes]. `none`:
     /// there is no outside, and names that the mesh does not know do not exist.
     #[arg(long, value_name = "ADDRESS|none", value_parser = resolver)]
-    resolver: Option<voile_proxy::ExternalResolver>,
+    resolver: Option<ExternalResolver>,
     /// Threads that carry traffic.
     #[arg(long, value_name = "N", default_value_t = 2)]
     workers: usize,
@@ -287,16 +288,35 @@ pub(crate) fn run(args: ProxyArgs) -> ExitCode {
         application_metrics,
         ..options(args, log, probers, who)
     };
-    match voile_proxy::run(options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error @ voile_proxy::RunError::Option(_)) => {
-            eprintln!("voile proxy: {error}");
-            ExitCode::from(2)
-        }
-        Err(error) => {
-            eprintln!("voile proxy: {error}");
-            ExitCode::FAILURE
-        }
+    exit_code(voile_proxy::run(options))
+}
+
+/// The code that a proxy ends with. The reason of a failure goes to the terminal.
+fn exit_code(ended: Result<(), RunError>) -> ExitCode {
+    let Err(error) = ended else {
+        return ExitCode::SUCCESS;
+    };
+    eprintln!("voile proxy: {error}");
+    match error {
+        RunError::Option(_) => ExitCode::from(2),
+        _ => ExitCode::FAILURE,
+    }
+}
+
+/// Options that every role has.
+fn process(args: &ProxyArgs, log: LogLevelHandle) -> ProcessOptions {
+    ProcessOptions {
+        control: args.control_plane.control.clone(),
+        root_cert: args.control_plane.root_cert.clone(),
+        resolver: args.resolver.unwrap_or(ExternalResolver::System),
+        admin: args.admin,
+        metrics: args.metrics,
+        readiness: args.readiness,
+        workers: args.workers,
+        drain_timeout: args.drain_timeout,
+        handover: args.handover.clone(),
+        handover_drain_timeout: args.handover_drain_timeout,
+        log: Some(log),
     }
 }
 
@@ -308,6 +328,7 @@ fn options(
     (workload, membership): (String, Option<Membership>),
 ) -> voile_proxy::ProxyOptions {
     voile_proxy::ProxyOptions {
+        process: process(&args, log),
         gateway: args.role == Role::Gateway,
         waypoint: args.role == Role::Waypoint,
         probers,
@@ -318,24 +339,11 @@ fn options(
         workload,
         membership,
         exec_probes: args.exec_probes,
-        control: args.control_plane.control,
         authority: args.ca_address.map(|address| (address, args.trust_domain)),
-        root_cert: args.control_plane.root_cert,
         token_file: args.control_plane.token_file,
         join_token_file: args.control_plane.join_token_file,
-        admin: args.admin,
-        metrics: args.metrics,
-        readiness: args.readiness,
-        workers: args.workers,
-        drain_timeout: args.drain_timeout,
         dns: args.dns.0,
-        resolver: args
-            .resolver
-            .unwrap_or(voile_proxy::ExternalResolver::System),
-        handover: args.handover,
-        handover_drain_timeout: args.handover_drain_timeout,
         service_idle: (!args.service_idle_timeout.is_zero()).then_some(args.service_idle_timeout),
-        log: Some(log),
     }
 }
 
@@ -432,14 +440,14 @@ fn dns_address(text: &str) -> Result<DnsAddress, String> {
 }
 
 /// An address with or without a port, 53 without; or `none`.
-fn resolver(text: &str) -> Result<voile_proxy::ExternalResolver, String> {
+fn resolver(text: &str) -> Result<ExternalResolver, String> {
     const PORT: u16 = 53;
     if text == "none" {
-        return Ok(voile_proxy::ExternalResolver::Nowhere);
+        return Ok(ExternalResolver::Nowhere);
     }
     text.parse::<SocketAddr>()
         .or_else(|_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, PORT)))
-        .map(voile_proxy::ExternalResolver::Server)
+        .map(ExternalResolver::Server)
         .map_err(|_| {
             format!("`{text}`: expected an address such as 10.0.0.2 or 10.0.0.2:53, or `none`")
         })

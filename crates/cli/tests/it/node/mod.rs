@@ -2,6 +2,7 @@
 //! the pods' names, tunnels of mutual TLS between them. Without namespaces tests say so and are skipped.
 
 mod early_answers;
+mod ending;
 mod everything;
 mod handover;
 mod hostile;

@@ -9,13 +9,13 @@ use super::*;
 use crate::mesh::resolver::{Resolver, question, read};
 
 /// Address of the name server in the pods' configuration. No server has it.
-const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 53);
+pub(super) const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 53);
 /// The resolver, in the world.
 pub(super) const RESOLVER: (Ipv4Addr, u16) = (WORLD, 53);
 /// That it is asked.
 pub(super) const ASKS: [&str; 2] = ["--resolver", "10.244.0.1"];
 /// Address in the resolver's answers.
-const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 7);
+pub(super) const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 7);
 
 /// A namespace of its own with a pod, and entries: one for everybody, one that its namespace keeps to itself.
 const ENTRIES: &str = "---\napiVersion: v1\nkind: Namespace\nmetadata:\n  name: blog\n  labels:\n    istio.io/dataplane-mode: ambient\n\
@@ -75,7 +75,7 @@ pub(super) fn answered(from: &Pod, name: &str, kind: &str) -> String {
 }
 
 /// A mesh, its pods of the shop and of the blog, and who answers in the world.
-fn town() -> Option<(Mesh, [Pod; 3], Resolver)> {
+pub(super) fn town() -> Option<(Mesh, [Pod; 3], Resolver)> {
     let mesh = mesh(&(resources(&[("first", FIRST)]) + ZTUNNEL + ENTRIES))?;
     let pods = [
         pod(&mesh, "client", CLIENT),
@@ -97,7 +97,7 @@ fn town() -> Option<(Mesh, [Pod; 3], Resolver)> {
 }
 
 /// The proxy of the town's node.
-fn start(mesh: &mut Mesh, [client, first, reader]: &[Pod; 3], more: &[&str]) -> Node {
+pub(super) fn start(mesh: &mut Mesh, [client, first, reader]: &[Pod; 3], more: &[&str]) -> Node {
     let pods = [(client, "client"), (first, "server")];
     let node = Node::start(mesh, "ztunnel-one", 0, &pods, more);
     node.agent.add_of(reader, "blog", "reader");

@@ -1,6 +1,12 @@
 //! Certificates that are taken back while their pods are connected: what they carry ends, new ones are asked for, and traffic
 //! goes on by those; through a tunnel and by the short way alike.
 
+use std::sync::Arc;
+
+use tokio::io::AsyncReadExt;
+use voile_identity::{CertificateStore, mesh_client_config};
+use voile_transport::{Origin, TLS_HANDSHAKE_TIMEOUT, TcpIo, connect_tls};
+
 use super::*;
 
 /// The certificate that was issued last for this account, as the log names it.
@@ -95,4 +101,38 @@ fn a_revoked_caller_is_cut_on_the_short_way_too() {
     wait_until("the log says why", || {
         is_told_of_revocation(&node.log(&mesh), "inbound")
     });
+}
+
+#[test]
+fn a_revoked_caller_is_refused_within_its_handshake() {
+    let Some(mut mesh) = mesh(&(resources(&[("first", FIRST)]) + ZTUNNEL)) else {
+        return;
+    };
+    let first = pod(&mesh, "first", FIRST);
+    serve(&first, FIRST);
+    let _node = Node::start(&mut mesh, "ztunnel-one", 0, &[(&first, "server")], &[]);
+    hostile::certified(&mesh, "client", async |store| {
+        revoke(&mesh, store.current().expect("obtained").serial());
+        let refused = async {
+            let mut seen = String::new();
+            while !seen.contains("CertificateRevoked") {
+                seen = first_word(&store).await;
+            }
+        };
+        let patience = Duration::from_secs(20);
+        let refused = tokio::time::timeout(patience, refused).await;
+        refused.expect("an alert that the certificate is revoked");
+    });
+}
+
+/// What a caller with this certificate hears first.
+async fn first_word(store: &Arc<CertificateStore>) -> String {
+    let config = mesh_client_config(store, &[b"h2"]).expect("TLS");
+    let to = SocketAddr::from((FIRST, 15008));
+    let tcp = voile_transport::connect(to, Origin::default(), TLS_HANDSHAKE_TIMEOUT);
+    let io = TcpIo::from(tcp.await.expect("accepted"));
+    let stream = connect_tls(config, to.ip().into(), io, TLS_HANDSHAKE_TIMEOUT).await;
+    let read = async { stream?.read_u8().await.map_err(Into::into) };
+    let heard: Result<u8, Box<dyn std::error::Error>> = read.await;
+    format!("{heard:?}")
 }

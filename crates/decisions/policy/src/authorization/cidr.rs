@@ -18,6 +18,20 @@ pub struct Cidr {
 pub struct CidrError(String);
 
 impl Cidr {
+    /// The block of a length in bits around an address; `None` if the address has fewer bits.
+    pub fn new(address: IpAddr, length: u8) -> Option<Self> {
+        let address = match address {
+            IpAddr::V4(v4) if length <= 32 => {
+                Ipv4Addr::from(u32::from(v4) & mask_v4(length)).into()
+            }
+            IpAddr::V6(v6) if length <= 128 => {
+                Ipv6Addr::from(u128::from(v6) & mask_v6(length)).into()
+            }
+            IpAddr::V4(_) | IpAddr::V6(_) => return None,
+        };
+        Some(Self { address, length })
+    }
+
     /// The first address.
     pub fn address(&self) -> IpAddr {
         self.address
@@ -69,24 +83,9 @@ impl FromStr for Cidr {
                 }
                 None => (text, None),
             };
-            match address.parse().ok()? {
-                IpAddr::V4(v4) => {
-                    let length = length.unwrap_or(32);
-                    let address = Ipv4Addr::from(u32::from(v4) & mask_v4(length.min(32)));
-                    (length <= 32).then_some(Self {
-                        address: address.into(),
-                        length,
-                    })
-                }
-                IpAddr::V6(v6) => {
-                    let length = length.unwrap_or(128);
-                    let address = Ipv6Addr::from(u128::from(v6) & mask_v6(length.min(128)));
-                    (length <= 128).then_some(Self {
-                        address: address.into(),
-                        length,
-                    })
-                }
-            }
+            let address: IpAddr = address.parse().ok()?;
+            let whole = if address.is_ipv4() { 32 } else { 128 };
+            Self::new(address, length.unwrap_or(whole))
         };
         parse().ok_or_else(|| CidrError(text.chars().take(100).collect()))
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::attribute::Attribute;
-use super::pattern::{Pattern, Text, ValueError};
+use super::pattern::{Pattern, ValueError};
 
 /// Namespace and name of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,28 +48,6 @@ pub struct Policy {
     pub dry_run: bool,
     /// A request is matched when one of these matches. None of them: it never is.
     pub rules: Vec<PolicyRule>,
-}
-
-impl Policy {
-    /// Makes of the policy what a node proxy obeys. It asks no provider, so it denies what a CUSTOM rule matches, and it
-    /// audits nothing. A term that it cannot evaluate becomes [`Attribute::Unanswerable`].
-    pub fn limit_to_connections(&mut self) {
-        match self.action {
-            Action::Custom(_) => self.action = Action::Deny,
-            Action::Audit => self.rules.clear(),
-            Action::Allow | Action::Deny => {}
-        }
-        for rule in &mut self.rules {
-            let parts = rule.from.iter_mut().chain(&mut rule.to).flatten();
-            for term in parts.chain(&mut rule.when) {
-                if !term.unknown_to_nodes().is_empty() {
-                    term.attribute = Attribute::Unanswerable(term.attribute.to_string().into());
-                } else if term.attribute == Attribute::SourceNamespace {
-                    term.attribute = Attribute::PeerNamespace;
-                }
-            }
-        }
-    }
 }
 
 /// The one provider that the enforced CUSTOM policies name; none where there are none, and where they name several.
@@ -130,24 +108,6 @@ impl Term {
     /// Returns true if both lists are empty. Istio leaves empty terms out.
     pub fn is_empty(&self) -> bool {
         self.any.is_empty() && self.none.is_empty()
-    }
-
-    /// The values that a node proxy (ztunnel) cannot be told: those about requests, namespaces with a star inside, and
-    /// trust domains by their end, since it knows a trust domain as the beginning of a principal.
-    #[must_use]
-    pub fn unknown_to_nodes(&self) -> Self {
-        let is_unknown = |pattern: &&Pattern| match (&self.attribute, pattern) {
-            (Attribute::SourceNamespace, Pattern::Text(Text::Glob(_)))
-            | (Attribute::SourceTrustDomain, Pattern::Text(Text::Suffix(_)))
-            | (Attribute::RemoteIp | Attribute::Sni | Attribute::Unanswerable(_), _) => true,
-            (attribute, _) => attribute.is_http(),
-        };
-        let list = |values: &[Pattern]| values.iter().filter(is_unknown).cloned().collect();
-        Self {
-            attribute: self.attribute.clone(),
-            any: list(&self.any),
-            none: list(&self.none),
-        }
     }
 }
 

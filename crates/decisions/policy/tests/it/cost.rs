@@ -9,6 +9,10 @@ use std::env;
 
 use voile_policy::authorization::experiment::RuleShape;
 use voile_policy::authorization::{Action, Engine, Verdict};
+use voile_policy::connections::{
+    CallerFacts, CallerRule, ConnectionAction, ConnectionPolicies, ConnectionPolicy, PolicyScope,
+    PolicySubject,
+};
 pub(crate) use voile_testkit::instructions::{
     COUNTED, ORDERS, begin_counting, count, end_counting,
 };
@@ -154,6 +158,78 @@ fn compiles() {
         end_counting();
         assert!(!engine.is_empty());
     }
+}
+
+const CONNECTIONS: &str = "cost::connections";
+
+/// Policies of other namespaces, and of other workloads of the same one.
+const ELSEWHERE: [usize; 2] = [10, 10_000];
+
+#[test]
+fn a_connection_costs_the_same_however_many_policies_hold_elsewhere() {
+    let Some(counts) = count(CONNECTIONS, ELSEWHERE.len()) else {
+        return;
+    };
+    for (policies, count) in ELSEWHERE.iter().zip(&counts) {
+        println!("a connection among {policies} policies elsewhere: {count} instructions");
+    }
+    assert!(counts[1] <= counts[0] * GROWTH_PERCENT / 100, "{counts:?}");
+}
+
+/// The process that is counted.
+#[test]
+#[ignore = "the test above runs it under valgrind"]
+fn connections() {
+    if env::var(ORDERS).is_err() {
+        return;
+    }
+    let identity = "spiffe://cluster.local/ns/shop/sa/client".parse();
+    let identity = identity.expect("an identity");
+    let subject = PolicySubject {
+        namespace: "shop",
+        named: &["shop/named".into()],
+    };
+    let caller = CallerFacts {
+        identity: Some(&identity),
+        source: [10, 244, 0, 2].into(),
+        destination: ([10, 244, 0, 3], 8080).into(),
+    };
+    for case in 0..ELSEWHERE.len() {
+        // Valgrind counts a little of what is built before, so that is the same each time.
+        let policies = &ELSEWHERE.map(policies_elsewhere)[case];
+        begin_counting();
+        for _ in 0..COUNTED {
+            let permit = policies.authorize(std::hint::black_box(&subject), &caller);
+            assert!(permit.is_ok());
+        }
+        end_counting();
+    }
+}
+
+/// Three policies that a connection meets, and so many that it does not.
+fn policies_elsewhere(elsewhere: usize) -> ConnectionPolicies {
+    let mut policies = ConnectionPolicies::default();
+    let mut set = |name: String, scope| {
+        let clauses = Vec::new();
+        let allow = ConnectionPolicy {
+            action: ConnectionAction::Allow,
+            rules: vec![CallerRule { clauses }],
+            ..ConnectionPolicy::closing(scope)
+        };
+        policies.set(name.into(), allow);
+    };
+    for number in 0..elsewhere / 2 {
+        let namespace = format!("n{number:05}");
+        set(
+            format!("{namespace}/all"),
+            PolicyScope::Namespace(namespace.into()),
+        );
+        set(format!("shop/p{number:05}"), PolicyScope::Named);
+    }
+    set("shop/all".to_owned(), PolicyScope::Namespace("shop".into()));
+    set("shop/named".to_owned(), PolicyScope::Named);
+    set("istio-system/all".to_owned(), PolicyScope::Mesh);
+    policies
 }
 
 #[test]

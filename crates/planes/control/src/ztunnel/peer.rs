@@ -3,11 +3,14 @@
 
 use std::collections::BTreeSet;
 
+use voile_model::mesh::authorization::Matches;
 use voile_model::mesh::{Mesh, MutualTlsMode, PeerAuthentication, Workload};
-use voile_model::{Labels, Namespace, Port};
+use voile_model::{Labels, Namespace, ResourceName};
+use voile_policy::authorization::Text;
+use voile_policy::connections::{
+    CallerClause, CallerMatch, CallerRule, ConnectionAction, ConnectionPolicy, PolicyScope,
+};
 use voile_policy::{Mode, inherited, selecting};
-use voile_proto::authorization as wire;
-use voile_proto::authorization::string_match::MatchType;
 
 /// Istio's name for the policy that refuses plaintext.
 const STATIC_STRICT: &str = "istio_converted_static_strict";
@@ -62,13 +65,13 @@ pub(super) fn name_for(mesh: &Mesh, workload: &Workload) -> Option<String> {
     }
 }
 
-/// All such policies, with whose they are and what of them cannot be kept.
-pub(super) fn policies(mesh: &Mesh) -> Vec<(Namespace, wire::Authorization, Vec<String>)> {
+/// All such policies.
+pub(super) fn policies(mesh: &Mesh) -> Vec<(ResourceName, ConnectionPolicy)> {
     let root = &mesh.config.root_namespace;
     let mut all = Vec::new();
     if !mesh.peer_authentications.is_empty() {
-        let message = refusing(root, STATIC_STRICT, vec![clause(nobody())]);
-        all.push((root.clone(), message, Vec::new()));
+        let name = ResourceName::new(root.clone(), STATIC_STRICT);
+        all.push((name, refusing(vec![nobody()])));
     }
     for policy in &mesh.peer_authentications {
         let namespace = &policy.name.namespace;
@@ -80,59 +83,49 @@ pub(super) fn policies(mesh: &Mesh) -> Vec<(Namespace, wire::Authorization, Vec<
             continue;
         }
         let ports: Vec<u32> = found.except.iter().map(|port| u32::from(*port)).collect();
-        let among = match found.strict {
-            true => wire::Match {
-                not_destination_ports: ports,
-                ..wire::Match::default()
-            },
-            false => wire::Match {
-                destination_ports: ports,
-                ..wire::Match::default()
-            },
+        let (any_of, none_of) = match found.strict {
+            true => (Vec::new(), ports),
+            false => (ports, Vec::new()),
+        };
+        let among = CallerMatch {
+            destination_ports: Matches { any_of, none_of },
+            ..CallerMatch::default()
         };
         let name = format!("{CONVERTED}{}", policy.name.name);
-        let message = refusing(namespace, &name, vec![clause(nobody()), clause(among)]);
-        all.push((namespace.clone(), message, Vec::new()));
+        let name = ResourceName::new(namespace.clone(), name);
+        all.push((name, refusing(vec![nobody(), among])));
     }
     all
 }
 
-/// Returns true if a policy was made of a PeerAuthentication and refuses plaintext to a port.
-pub(super) fn refuses(policy: &wire::Authorization, port: Port) -> bool {
-    let number = u32::from(port.get());
-    let concerns = |one: &wire::Match| {
-        let among = one.destination_ports.is_empty() || one.destination_ports.contains(&number);
-        among && !one.not_destination_ports.contains(&number)
-    };
-    let holds = |clause: &wire::Clause| clause.matches.iter().any(concerns);
-    (policy.name == STATIC_STRICT || policy.name.starts_with(CONVERTED))
-        && policy
-            .rules
-            .iter()
-            .any(|rule| rule.clauses.iter().all(holds))
+/// Returns true if the policy of this name was made of PeerAuthentications.
+pub(super) fn is_converted(name: &str) -> bool {
+    let name = name.split_once('/').map_or(name, |(_, name)| name);
+    name == STATIC_STRICT || name.starts_with(CONVERTED)
 }
 
-fn refusing(namespace: &Namespace, name: &str, clauses: Vec<wire::Clause>) -> wire::Authorization {
-    wire::Authorization {
-        name: name.to_owned(),
-        namespace: namespace.to_string(),
-        scope: wire::Scope::WorkloadSelector.into(),
-        action: wire::Action::Deny.into(),
-        rules: vec![wire::Rule { clauses }],
+/// Refuses connections that all of these match.
+fn refusing(all: Vec<CallerMatch>) -> ConnectionPolicy {
+    let all = all.into_iter();
+    let clauses = all.map(|one| CallerClause { matches: vec![one] });
+    let rule = CallerRule {
+        clauses: clauses.collect(),
+    };
+    ConnectionPolicy {
+        scope: PolicyScope::Named,
+        action: ConnectionAction::Deny,
         dry_run: false,
+        rules: vec![rule],
     }
 }
 
-fn clause(one: wire::Match) -> wire::Clause {
-    wire::Clause { matches: vec![one] }
-}
-
 /// Matches a peer without an identity.
-fn nobody() -> wire::Match {
-    wire::Match {
-        not_principals: vec![wire::StringMatch {
-            match_type: Some(MatchType::Presence(())),
-        }],
-        ..wire::Match::default()
+fn nobody() -> CallerMatch {
+    CallerMatch {
+        principals: Matches {
+            any_of: Vec::new(),
+            none_of: vec![Text::Present],
+        },
+        ..CallerMatch::default()
     }
 }

@@ -1,6 +1,7 @@
 //! Effects of responses on the registry.
 
 use super::*;
+use voile_policy::connections::{CallerFacts, PolicySubject};
 use voile_proto::authorization as policy;
 use voile_proto::discovery::{DeltaDiscoveryResponse, Node, Resource};
 use voile_xds::client::Subscriptions;
@@ -282,16 +283,20 @@ fn a_policy_that_cannot_be_read_closes_or_stays_what_it_was() {
         ..allow.clone()
     };
     let judge = |registry: &Registry| {
-        let judged = crate::policy::JudgedConnection {
+        let subject = PolicySubject {
             namespace: "shop",
             named: &[],
         };
-        let caller = crate::policy::PeerAttributes {
+        let caller = CallerFacts {
             identity: None,
             source: pod(2),
             destination: (pod(3), 80).into(),
         };
-        registry.view().policies.judge(&judged, &caller).is_ok()
+        registry
+            .view()
+            .policies
+            .authorize(&subject, &caller)
+            .is_ok()
     };
     let mut said = Said::asked(&[]);
     assert!(!said.registry.view().is_told);

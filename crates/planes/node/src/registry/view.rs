@@ -9,12 +9,12 @@ use voile_identity::{MeshRoots, Revocations};
 use voile_model::mesh::Visibility;
 use voile_model::names::{Candidate, Hosts};
 use voile_model::{Namespace, ServiceKey, masked};
+use voile_policy::connections::ConnectionPolicies;
 use voile_xds::wire::{NetworkEntrance, WaypointAddress, WireWorkload};
 
 use super::{
     Body, Place, Resident, ServedService, Subscription, VersionedResource, address_of, place_of,
 };
-use crate::policy::Policies;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub(crate) struct RegistryView {
     pub(super) empty: HashSet<Place>,
     /// Addresses of resources that cannot be understood.
     pub(super) obscure: HashSet<IpAddr>,
-    pub(crate) policies: Policies,
+    pub(crate) policies: ConnectionPolicies,
     /// Certificates that are taken back.
     pub(crate) revocations: Arc<Revocations>,
     pub(crate) roots: Arc<MeshRoots>,

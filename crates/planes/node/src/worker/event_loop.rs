@@ -17,10 +17,10 @@ use crate::worker::{ControlPlaneClient, Job, NodeWorker, PodListener};
 
 impl NodeWorker {
     /// Counts a connection until the value is dropped.
-    fn list(self: &Rc<Self>, source: IpAddr, load: Load) -> ConnectionPermit {
+    fn list(self: &Rc<Self>, source: IpAddr, load: Load) -> ServedConnection {
         let ceiling = &self.memory.ceiling;
         ceiling.accepted();
-        ConnectionPermit {
+        ServedConnection {
             worker: Rc::clone(self),
             number: match ceiling.is_set() {
                 true => self.connections.begin(source_number(source, "")),
@@ -54,18 +54,18 @@ impl NodeWorker {
                     }
                 };
                 let canonical = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-                let permit = self.list(canonical.ip(), load);
-                let (worker, number) = (Rc::clone(self), permit.number);
+                let served = self.list(canonical.ip(), load);
+                let (worker, number) = (Rc::clone(self), served.number);
                 // Each a task of its own kind: one for all would be as large as the largest.
                 let task = match door {
                     PodListener::Outbound => tokio::task::spawn_local(async move {
-                        crate::outbound::serve(&permit.worker, &pod, stream, canonical).await;
+                        crate::outbound::serve(&served.worker, &pod, stream, canonical).await;
                     }),
                     PodListener::Tunnel => tokio::task::spawn_local(async move {
-                        crate::inbound::tunnels(&permit.worker, &pod, stream, canonical).await;
+                        crate::inbound::tunnels(&served.worker, &pod, stream, canonical).await;
                     }),
                     PodListener::Plaintext => tokio::task::spawn_local(async move {
-                        crate::inbound::plaintext(&permit.worker, &pod, stream, canonical).await;
+                        crate::inbound::plaintext(&served.worker, &pod, stream, canonical).await;
                     }),
                 };
                 worker.connections.started(number, task.abort_handle());
@@ -75,13 +75,13 @@ impl NodeWorker {
 }
 
 /// A connection's place in the worker's load and list; dropping it gives the place back.
-struct ConnectionPermit {
+struct ServedConnection {
     worker: Rc<NodeWorker>,
     number: usize,
     _load: Load,
 }
 
-impl Drop for ConnectionPermit {
+impl Drop for ServedConnection {
     fn drop(&mut self) {
         self.worker.connections.end(self.number);
         self.worker.pool.blocks().freed(CONNECTION_BYTES);

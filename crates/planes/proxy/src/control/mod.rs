@@ -28,6 +28,7 @@ use voile_dns::{Resolver, Upstreams};
 use voile_identity::{
     CertificateClient, CertificateStore, ClientSettings, mesh_client_config, mesh_server_config,
 };
+use voile_process::RunError;
 use voile_proto::discovery::Node;
 use voile_proto::type_url;
 use voile_transport as transport;
@@ -36,7 +37,7 @@ use voile_xds::client::{ClientConfig, Update, XdsClient};
 
 use crate::control::admin_pages::health::AskForHealth;
 use crate::control::discovery::discovery_state::DiscoveryState;
-use crate::control::own_sockets::Pages;
+use crate::control::own_sockets::OwnSockets;
 use crate::worker::{self, FromWorker, Ledger, Redirected, Tls, WorkerAccount, WorkerInputs};
 pub use admin_pages::application_metrics::ApplicationMetrics;
 use admin_pages::health;
@@ -48,12 +49,9 @@ use discovery::{compiler, destinations, names};
 use network::accept::{Dispatcher, WorkerHandle};
 use network::{dns, sockets};
 use options::SERVICE_IDLE;
-pub use options::{CapturePorts, ExternalResolver, Membership, ProxyOptions, RunError};
+pub use options::{CapturePorts, Membership, ProxyOptions};
 use recorders::{PendingRecorders, Recorders};
 use shutdown::ShutdownRequest;
-
-/// Largest number of workers.
-const MAX_WORKERS: usize = 256;
 
 /// Runs a proxy until SIGTERM, SIGINT or `/quitquitquit`.
 ///
@@ -73,20 +71,16 @@ pub fn run(options: ProxyOptions) -> Result<(), RunError> {
             )));
         }
     };
-    if !(1..=MAX_WORKERS).contains(&options.workers) {
-        return Err(RunError::Option(format!(
-            "{} workers: expected 1 to {MAX_WORKERS}",
-            options.workers
-        )));
-    }
+    options.process.check()?;
+    let workers = options.process.workers;
     let limit = transport::raise_descriptor_limit();
     tracing::info!(
         workload = options.workload,
-        workers = options.workers,
+        workers,
         descriptors = limit,
         "proxy started"
     );
-    let pages = Pages::bind(&options)?;
+    let pages = OwnSockets::bind(&options)?;
     let store = Arc::new(CertificateStore::new());
     let tls = mesh_tls(&store)?;
     let (to_control, from_workers) = mpsc::unbounded_channel();
@@ -95,12 +89,8 @@ pub fn run(options: ProxyOptions) -> Result<(), RunError> {
         exemption: options.exemption(),
         keeps_source: options.capture.is_some_and(|capture| capture.keeps_source),
     };
-    let ledger = Ledger::new(
-        options.limits,
-        voile_memory::cgroup_limit(),
-        options.workers,
-    );
-    let (handles, threads) = start_workers(&ledger, &tls, &to_control, &capture, options.workers)?;
+    let ledger = Ledger::new(options.limits, voile_memory::cgroup_limit(), workers);
+    let (handles, threads) = start_workers(&ledger, &tls, &to_control, &capture, workers)?;
     drop(to_control);
     let node = node(namespace, name, options.membership.as_ref());
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -209,7 +199,7 @@ async fn control(
     store: Arc<CertificateStore>,
     (handles, ledger): (Vec<WorkerHandle>, Arc<Ledger>),
     mut from_workers: mpsc::UnboundedReceiver<FromWorker>,
-    mut pages: Pages,
+    mut pages: OwnSockets,
     recorders: Recorders,
 ) -> Result<PendingRecorders, RunError> {
     let shared = Arc::new(Mutex::new(sockets_at_hand(&mut pages, &options)));
@@ -239,7 +229,7 @@ async fn control(
         recorders,
         (lookups, compiler, idle, asked),
     )));
-    let mut doors = PageOpening::new(&control, &ending, options.handover, pages, dns)?;
+    let mut doors = PageOpening::new(&control, &ending, options.process.handover, pages, dns)?;
     let mut signals = shutdown::Signals::install()?;
     let mut reopen = signals.take_reopen();
     let looked = control.borrow().looked();
@@ -304,8 +294,8 @@ async fn once_there_is<T>(mut renewed: watch::Receiver<T>, needed: bool) {
 
 fn certificate_client(options: &ProxyOptions, store: &Arc<CertificateStore>) -> CertificateClient {
     let settings = ClientSettings {
-        control: options.control.clone(),
-        root_cert: options.root_cert.clone(),
+        control: options.process.control.clone(),
+        root_cert: options.process.root_cert.clone(),
         token_file: options.token_file.clone(),
         join_token_file: options.join_token_file.clone(),
         ttl: None,
@@ -320,13 +310,13 @@ fn certificate_client(options: &ProxyOptions, store: &Arc<CertificateStore>) -> 
 }
 
 /// Sockets that listen already, or were inherited.
-fn sockets_at_hand(pages: &mut Pages, options: &ProxyOptions) -> DiscoveryState {
+fn sockets_at_hand(pages: &mut OwnSockets, options: &ProxyOptions) -> DiscoveryState {
     let mut shared = DiscoveryState::default();
     shared.registry.asks_revocations = true;
     shared.registry.is_gateway = options.gateway;
     shared.registry.is_waypoint = options.waypoint;
     shared.sockets.inherited = std::mem::take(&mut pages.inherited);
-    shared.sockets.lends = options.handover.is_some();
+    shared.sockets.lends = options.process.handover.is_some();
     shared.sockets.awaits = pages.predecessor.is_some();
     for (direction, address, socket) in pages.captured.drain(..) {
         shared.registry.capturing = true;
@@ -337,7 +327,7 @@ fn sockets_at_hand(pages: &mut Pages, options: &ProxyOptions) -> DiscoveryState 
 
 /// The DNS proxy, where it was asked for, to be started when the doors open.
 fn prepare_dns(
-    pages: &mut Pages,
+    pages: &mut OwnSockets,
     shared: &Arc<Mutex<DiscoveryState>>,
     client: &XdsClient,
     resolving: (Rc<Upstreams>, Rc<Resolver>),
@@ -362,8 +352,8 @@ fn start_client(
     (news, heard): (mpsc::UnboundedSender<()>, &Arc<Notify>),
 ) -> (XdsClient, AskForHealth) {
     let config = ClientConfig {
-        addresses: options.control.clone(),
-        root_certificate: Some(options.root_cert.clone()),
+        addresses: options.process.control.clone(),
+        root_certificate: Some(options.process.root_cert.clone()),
         node,
     };
     let credentials = Credentials::new(options.token_file.clone(), Arc::clone(store));

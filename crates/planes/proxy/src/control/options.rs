@@ -1,14 +1,12 @@
-//! Settings of a proxy as the command line has them, and why one cannot run.
+//! Settings of a proxy as the command line has them.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use voile_model::TrustDomain;
-use voile_telemetry::logging::LogLevelHandle;
+use voile_process::ProcessOptions;
 use voile_transport::CaptureExemption;
-use voile_transport::handover::HandoverError;
 
 use crate::control::{ApplicationMetrics, Probers};
 use crate::worker::ProxyLimits;
@@ -16,46 +14,26 @@ use crate::worker::ProxyLimits;
 /// Settings of a proxy.
 #[derive(Debug)]
 pub struct ProxyOptions {
+    /// What every proxy has.
+    pub process: ProcessOptions,
     /// `namespace/name` of the workload it stands for.
     pub workload: String,
     /// Group by which the workload joins the mesh; without it the mesh knows the workload.
     pub membership: Option<Membership>,
     /// True if programs may be run that the group's probe names.
     pub exec_probes: bool,
-    /// `https://host:port` of each control plane: any will do.
-    pub control: Vec<String>,
     /// `https://host:port` of a certificate authority beside the control plane, and the trust domain of its certificates.
     pub authority: Option<(String, TrustDomain)>,
-    /// PEM file of the mesh's root.
-    pub root_cert: PathBuf,
     /// Service-account token, read anew whenever it is needed.
     pub token_file: Option<PathBuf>,
     /// Single-use join token for the first certificate.
     pub join_token_file: Option<PathBuf>,
-    /// Admin pages (15000).
-    pub admin: SocketAddr,
-    /// Metrics (15020).
-    pub metrics: SocketAddr,
-    /// Readiness (15021).
-    pub readiness: SocketAddr,
-    /// Threads that carry traffic.
-    pub workers: usize,
-    /// Time that requests in flight may take at shutdown.
-    pub drain_timeout: Duration,
     /// Address of the DNS server, if there is one.
     pub dns: Option<SocketAddr>,
-    /// Resolver of names outside the mesh.
-    pub resolver: ExternalResolver,
-    /// Time that requests in flight may take after a handover to another process.
-    pub handover_drain_timeout: Duration,
-    /// Socket over which a new process takes the old one's listening sockets; `None` for no handover.
-    pub handover: Option<PathBuf>,
     /// Limits of the proxy.
     pub limits: ProxyLimits,
     /// Time after which an unused subscription ends; `None` leaves it to the configuration.
     pub service_idle: Option<Duration>,
-    /// Changes the log's level.
-    pub log: Option<LogLevelHandle>,
     /// Addresses of redirected connections; `None` without redirection.
     pub capture: Option<CapturePorts>,
     /// The pod's own addresses: not ready before the kernel redirects connections to them. Empty: no check.
@@ -79,17 +57,6 @@ pub struct Membership {
     pub address: IpAddr,
 }
 
-/// Resolver of names outside the mesh.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExternalResolver {
-    /// The servers of `/etc/resolv.conf`.
-    System,
-    /// This one.
-    Server(SocketAddr),
-    /// No resolver: names outside the mesh do not exist.
-    Nowhere,
-}
-
 /// Addresses to which the kernel redirects the connections of our pod. An IPv4 wildcard stands for IPv6's,
 /// too.
 #[derive(Debug, Clone, Copy)]
@@ -110,39 +77,6 @@ impl ProxyOptions {
     /// How redirect rules recognise the proxy's own connections; `None` without capture.
     pub(super) fn exemption(&self) -> Option<CaptureExemption> {
         self.capture.map(|capture| capture.exemption)
-    }
-}
-
-/// Why a proxy cannot run.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// An address of its own pages cannot be bound.
-    #[error("cannot listen on {address} ({purpose}): {error}")]
-    Bind {
-        /// The address.
-        address: SocketAddr,
-        /// What for.
-        purpose: &'static str,
-        /// The kernel's word.
-        error: io::Error,
-    },
-    /// The option makes no sense.
-    #[error("{0}")]
-    Option(String),
-    /// The running proxy did not hand over, or this one was not fit to take over.
-    #[error("handover: {0}")]
-    Handover(String),
-    /// Threads, runtimes, descriptors.
-    #[error("cannot start: {0}")]
-    Start(#[from] io::Error),
-    /// TLS cannot be set up.
-    #[error("cannot set up TLS: {0}")]
-    Tls(#[from] voile_identity::KeyError),
-}
-
-impl From<HandoverError> for RunError {
-    fn from(error: HandoverError) -> Self {
-        Self::Handover(error.to_string())
     }
 }
 

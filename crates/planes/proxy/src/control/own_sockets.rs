@@ -4,20 +4,19 @@ use std::io;
 use std::net::Ipv6Addr;
 use std::net::SocketAddr;
 
+use voile_process::{PageSockets, RunError};
 use voile_transport as transport;
 use voile_transport::CaptureExemption;
 use voile_transport::handover::{self as succession, InheritedSockets, Predecessor};
 
 use crate::control::network::dns;
 use crate::control::network::sockets::ListenerDirection;
-use crate::control::{CapturePorts, ProxyOptions, RunError};
+use crate::control::{CapturePorts, ProxyOptions};
 
 /// The proxy's own listening sockets, bound first: a user who starts two proxies on one address sees the
 /// error at once.
-pub(super) struct Pages {
-    pub(super) admin: std::net::TcpListener,
-    pub(super) metrics: std::net::TcpListener,
-    pub(super) readiness: std::net::TcpListener,
+pub(super) struct OwnSockets {
+    pub(super) pages: PageSockets,
     pub(super) captured: Vec<(ListenerDirection, SocketAddr, std::net::TcpListener)>,
     pub(super) dns: Option<dns::BoundDnsSockets>,
     /// The other listening sockets of the process before us.
@@ -25,9 +24,9 @@ pub(super) struct Pages {
     pub(super) predecessor: Option<Predecessor>,
 }
 
-impl Pages {
+impl OwnSockets {
     pub(super) fn bind(options: &ProxyOptions) -> Result<Self, RunError> {
-        let (predecessor, mut inherited) = match &options.handover {
+        let (predecessor, mut inherited) = match &options.process.handover {
             Some(path) => succession::take_over(path, &options.workload)?,
             None => (None, InheritedSockets::default()),
         };
@@ -43,19 +42,8 @@ impl Pages {
                 &mut inherited,
             )?),
         };
-        let mut bind = |address, purpose| {
-            inherited
-                .bind(purpose, address)
-                .map_err(|error| RunError::Bind {
-                    address,
-                    purpose,
-                    error,
-                })
-        };
         Ok(Self {
-            admin: bind(options.admin, "admin")?,
-            metrics: bind(options.metrics, "metrics")?,
-            readiness: bind(options.readiness, "readiness")?,
+            pages: PageSockets::bind(&options.process, &mut inherited, str::to_owned)?,
             dns,
             captured,
             inherited,

@@ -200,11 +200,18 @@ pub struct CertificateStore {
     aliases: Vec<TrustDomain>,
     trust: Arc<TrustStore>,
     /// Held while the trust changes: a certificate and what is told may come at once.
-    told: Mutex<Arc<MeshRoots>>,
+    told: Mutex<ToldTrust>,
     /// Another authority signs than did.
     issuer: Notify,
     trouble: RwLock<Option<String>>,
     renewal: Notify,
+}
+
+/// Trust that the control plane tells beside a certificate.
+#[derive(Debug, Default)]
+struct ToldTrust {
+    roots: Arc<MeshRoots>,
+    revocations: Arc<Revocations>,
 }
 
 impl CertificateStore {
@@ -267,14 +274,12 @@ impl CertificateStore {
         certificate: WorkloadCertificate,
     ) -> Result<Arc<WorkloadCertificate>, KeyError> {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let (aliases, revocations) = self
-            .trust
-            .current()
-            .map(|old| (old.aliases.clone(), Arc::clone(&old.revocations)))
-            .unwrap_or_else(|| (self.aliases.clone(), Arc::default()));
+        let old = self.trust.current();
+        let aliases = old.map_or_else(|| self.aliases.clone(), |old| old.aliases.clone());
         let own = certificate.identity().trust_domain.clone();
-        let mut bundle = TrustBundle::new(own, aliases, all_roots(certificate.roots(), &told))?;
-        bundle.revocations = revocations;
+        let mut bundle =
+            TrustBundle::new(own, aliases, all_roots(certificate.roots(), &told.roots))?;
+        bundle.revocations = Arc::clone(&told.revocations);
         let certificate = Arc::new(certificate);
         self.trust.set(bundle);
         *self
@@ -288,19 +293,28 @@ impl CertificateStore {
     /// A certificate of another signer is renewed soon.
     pub fn tell_roots(&self, roots: &Arc<MeshRoots>) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if *told == *roots {
+        if told.roots == *roots {
             return;
         }
-        *told = Arc::clone(roots);
+        told.roots = Arc::clone(roots);
         if let Some(certificate) = self.current() {
             // Each root was usable on its own.
-            let set = self.trust.set_roots(&all_roots(certificate.roots(), &told));
+            let set = self
+                .trust
+                .set_roots(&all_roots(certificate.roots(), &told.roots));
             if let Err(error) = set {
                 tracing::error!(%error, "the roots of the mesh cannot be used");
             }
         }
         drop(told);
         self.issuer.notify_one();
+    }
+
+    /// Refuses these certificates in every handshake from now on, and those after the first certificate.
+    pub fn tell_revocations(&self, revocations: &Arc<Revocations>) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.revocations = Arc::clone(revocations);
+        self.trust.set_revocations(revocations);
     }
 
     /// Returns true if new certificates are signed by another authority than the one in hand.
@@ -311,7 +325,8 @@ impl CertificateStore {
             .as_ref()
             .and_then(|own| own.certified_key().cert.first());
         let own = leaf.and_then(issuer_key_id);
-        !told.issuer_key_id.is_empty() && own.is_some_and(|own| own != told.issuer_key_id)
+        let signer = &told.roots.issuer_key_id;
+        !signer.is_empty() && own.is_some_and(|own| own != *signer)
     }
 
     /// Resolves when other roots or another signer were told.

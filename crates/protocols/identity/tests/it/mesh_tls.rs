@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rustls::ProtocolVersion;
 use voile_identity::{
-    CertificateStore, TrustBundle, mesh_client_config, mesh_server_config, peer_identity,
-    verify_expected,
+    CertificateStore, Revocations, TrustBundle, mesh_client_config, mesh_server_config,
+    peer_identity, verify_expected,
 };
 use voile_testkit::{
     ShownCertificate, Side, TestAuthority, handshake, hostile_client_config, hostile_server_config,
@@ -126,6 +126,20 @@ fn a_wrong_server_certificate_is_refused() {
             refused.error
         );
     }
+}
+
+#[test]
+fn revocations_that_came_before_the_first_certificate_hold_with_it() {
+    let mesh = TestAuthority::new();
+    let store = Arc::new(CertificateStore::new());
+    store.tell_revocations(&Arc::new(Revocations::closed()));
+    store.publish(mesh.certificate("shop", "till")).unwrap();
+    let client = mesh_client_config(&mesh.store("shop", "cart"), ALPN).unwrap();
+    let server = mesh_server_config(&store, ALPN).unwrap();
+    let refused = handshake(Arc::clone(&client), Arc::clone(&server)).unwrap_err();
+    assert_eq!(refused.by, Side::Server);
+    store.tell_revocations(&Arc::default());
+    assert!(handshake(client, server).is_ok());
 }
 
 #[test]

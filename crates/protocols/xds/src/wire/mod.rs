@@ -57,6 +57,7 @@ pub use routes::{
 };
 pub use security::authorization::{decode_authorization, encode_authorization};
 pub use security::authorizer::Authorizer;
+pub use security::connections::{decode_connection_policy, encode_connection_policy};
 pub use security::policy::{ClientPolicy, PortPolicy, ServicePolicy, Subset, SubsetPort};
 pub use security::rate_limit::{GlobalLimits, LimitRule, RateLimit};
 pub use security::tokens::{ReceivedTokens, decode_key_set, decode_tokens, encode_tokens};

@@ -7,6 +7,7 @@
 
 mod client;
 mod closed;
+mod connection_policy;
 mod conversation;
 mod explored;
 mod explorer;

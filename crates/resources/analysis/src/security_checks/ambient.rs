@@ -3,7 +3,8 @@
 
 use voile_model::Diagnostic;
 use voile_model::mesh::authorization::{AuthorizationAction, AuthorizationPolicy};
-use voile_policy::authorization::{Policy, Term};
+use voile_policy::authorization::Policy;
+use voile_policy::connections::{PolicyScope, lower};
 
 use crate::codes;
 use crate::explain::said;
@@ -51,19 +52,18 @@ pub(crate) fn check(
         _ => "the rule allows nothing there",
     };
     // A policy of the model was checked, value by value.
-    let read = Policy::of(policy).map_or_else(|_| Vec::new(), |policy| policy.rules);
-    for (rule, written) in read.iter().zip(&policy.rules) {
-        let unknown = rule.terms().map(Term::unknown_to_nodes);
-        let unknown = unknown.filter(|term| !term.is_empty());
-        let mut unknown: Vec<String> = unknown.map(|term| said(&term)).collect();
+    let Ok(read) = Policy::of(policy) else {
+        return;
+    };
+    let (_, unseen) = lower(&read, PolicyScope::Named);
+    for of_rule in unseen.chunk_by(|one, other| one.rule == other.rule) {
+        let mut unknown: Vec<String> = of_rule.iter().map(|one| said(&one.term)).collect();
         unknown.sort_unstable();
         unknown.dedup();
-        if !unknown.is_empty() {
-            let message = format!(
-                "AuthorizationPolicy {name} cannot be enforced as written {whom}: it cannot tell whether {}; {consequence}",
-                unknown.join(", or ")
-            );
-            say(&written.source, message);
-        }
+        let message = format!(
+            "AuthorizationPolicy {name} cannot be enforced as written {whom}: it cannot tell whether {}; {consequence}",
+            unknown.join(", or ")
+        );
+        say(&policy.rules[of_rule[0].rule].source, message);
     }
 }

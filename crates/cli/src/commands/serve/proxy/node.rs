@@ -2,30 +2,15 @@
 
 use std::process::ExitCode;
 
-use voile_node::{ExternalNames, RunError, Subscription};
+use voile_node::Subscription;
+use voile_process::RunError;
 use voile_telemetry::logging::LogLevelHandle;
 
-use super::{CaptureMode, ProxyArgs, Subscribe};
+use super::{CaptureMode, ProxyArgs, Subscribe, exit_code, process};
 
 pub(super) fn run(args: ProxyArgs, log: LogLevelHandle) -> ExitCode {
-    let options = match options(args, log) {
-        Ok(options) => options,
-        Err(error) => {
-            eprintln!("voile proxy: {error}");
-            return ExitCode::from(2);
-        }
-    };
-    match voile_node::run(options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error @ RunError::Option(_)) => {
-            eprintln!("voile proxy: {error}");
-            ExitCode::from(2)
-        }
-        Err(error) => {
-            eprintln!("voile proxy: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let options = options(args, log).map_err(RunError::Option);
+    exit_code(options.and_then(voile_node::run))
 }
 
 /// First given option that has no meaning here. It is refused, since the user expects an effect.
@@ -58,6 +43,7 @@ fn options(args: ProxyArgs, log: LogLevelHandle) -> Result<voile_node::NodeOptio
     if let Some(option) = meaningless(&args) {
         return Err(format!("{option} has no effect with --role node"));
     }
+    let process = process(&args, log);
     let workload = args.workload.unwrap_or_default();
     let named = workload.split_once('/');
     let named = named.filter(|(namespace, name)| {
@@ -70,6 +56,7 @@ fn options(args: ProxyArgs, log: LogLevelHandle) -> Result<voile_node::NodeOptio
         .token_file
         .ok_or("--role node requires --token-file: a token that is bound to its own pod")?;
     Ok(voile_node::NodeOptions {
+        process,
         namespace: namespace.to_owned(),
         name: name.to_owned(),
         own_account: args.service_account,
@@ -77,28 +64,13 @@ fn options(args: ProxyArgs, log: LogLevelHandle) -> Result<voile_node::NodeOptio
         trust_domain: args.trust_domain,
         trust_domain_aliases: args.trust_domain_alias,
         agent: args.agent,
-        control: args.control_plane.control,
         authority: args.ca_address,
         subscription: match args.subscribe {
             Subscribe::All => Subscription::All,
             Subscribe::OnDemand => Subscription::OnDemand,
         },
-        root_cert: args.control_plane.root_cert,
         token_file,
         keeps_source: args.keep_source,
-        outside: match args.resolver {
-            None | Some(voile_proxy::ExternalResolver::System) => ExternalNames::System,
-            Some(voile_proxy::ExternalResolver::Server(server)) => ExternalNames::Server(server),
-            Some(voile_proxy::ExternalResolver::Nowhere) => ExternalNames::Nowhere,
-        },
-        admin: args.admin,
-        metrics: args.metrics,
-        readiness: args.readiness,
-        workers: args.workers,
         memory_limit: args.memory_limit,
-        drain_timeout: args.drain_timeout,
-        handover: args.handover,
-        handover_drain_timeout: args.handover_drain_timeout,
-        log: Some(log),
     })
 }

@@ -4,78 +4,39 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use voile_model::Identity;
-use voile_policy::authorization::{Cidr, PolicyName, RequestFacts, naive};
+use prost::Message as _;
+use voile_model::{Identity, Namespace, ResourceName};
+use voile_policy::authorization::{
+    Attribute, PolicyName, PolicyRule, RequestFacts, Term, Terms, naive,
+};
+use voile_policy::connections::{
+    CallerFacts, ConnectionAction, ConnectionPolicies, ConnectionPolicy, PolicyScope,
+    PolicySubject, lower,
+};
+use voile_xds::wire::{decode_connection_policy, encode_connection_policy};
 
 use super::*;
 
-/// ztunnel's reading of a policy, from its source: rules are alternatives, clauses must all hold, a match that says nothing
-/// never does.
-fn matches(policy: &wire::Authorization, facts: &RequestFacts<'_>) -> bool {
-    policy.rules.iter().any(|rule| {
-        rule.clauses.iter().all(|clause| {
-            clause.matches.is_empty() || clause.matches.iter().any(|one| match_holds(one, facts))
-        })
-    })
-}
-
-fn match_holds(one: &wire::Match, facts: &RequestFacts<'_>) -> bool {
-    let id = facts.source.map(ToString::to_string).unwrap_or_default();
-    let namespace = facts.source.map(|id| id.namespace.to_string());
-    let namespace = namespace.unwrap_or_default();
-    let principal = |text: &wire::StringMatch| {
-        let id = id.strip_prefix("spiffe://");
-        id.is_some_and(|id| text_holds(text, id))
+/// The node proxy's own reading of a policy, as it comes over the wire.
+fn matches(policy: &ConnectionPolicy, facts: &RequestFacts<'_>) -> bool {
+    let name = ResourceName::new(Namespace::new("shop").expect("a namespace"), "p");
+    let message = encode_connection_policy(&name, policy);
+    let read = decode_connection_policy(&message.encode_to_vec());
+    let read = read.expect("it can be read");
+    assert_eq!(read, *policy);
+    let mut policies = ConnectionPolicies::default();
+    policies.set("shop/p".into(), read);
+    let subject = PolicySubject {
+        namespace: "shop",
+        named: &[],
     };
-    let account = |one: &wire::ServiceAccountMatch| {
-        facts.source.is_some_and(|id| {
-            id.namespace.as_str() == one.namespace && *id.service_account == *one.service_account
-        })
+    let caller = CallerFacts {
+        identity: facts.source,
+        source: facts.source_ip,
+        destination: facts.destination,
     };
-    let inside = |address: IpAddr| {
-        move |block: &wire::Address| {
-            let bytes = &block.address;
-            let v4 = <[u8; 4]>::try_from(&bytes[..]).map(|v4| IpAddr::V4(v4.into()));
-            let start = v4.unwrap_or_else(|_| {
-                IpAddr::V6(<[u8; 16]>::try_from(&bytes[..]).expect("an address").into())
-            });
-            let block: Cidr = format!("{start}/{}", block.length)
-                .parse()
-                .expect("a block");
-            block.contains(address)
-        }
-    };
-    let port = |port: &u32| *port == u32::from(facts.destination.port());
-    *one != wire::Match::default()
-        && both(&one.principals, &one.not_principals, principal)
-        && both(&one.namespaces, &one.not_namespaces, |text| {
-            text_holds(text, &namespace)
-        })
-        && both(&one.service_accounts, &one.not_service_accounts, account)
-        && both(
-            &one.source_ips,
-            &one.not_source_ips,
-            inside(facts.source_ip),
-        )
-        && both(
-            &one.destination_ips,
-            &one.not_destination_ips,
-            inside(facts.destination.ip()),
-        )
-        && both(&one.destination_ports, &one.not_destination_ports, port)
-}
-
-fn both<T>(any: &[T], none: &[T], holds: impl Fn(&T) -> bool) -> bool {
-    (any.is_empty() || any.iter().any(&holds)) && !none.iter().any(&holds)
-}
-
-fn text_holds(text: &wire::StringMatch, value: &str) -> bool {
-    match text.match_type.as_ref().expect("never left open") {
-        MatchType::Exact(text) => value == text,
-        MatchType::Prefix(text) => value.starts_with(text.as_str()),
-        MatchType::Suffix(text) => value.ends_with(text.as_str()),
-        MatchType::Presence(()) => !value.is_empty(),
-    }
+    let permitted = policies.authorize(&subject, &caller).is_ok();
+    permitted == (policy.action == ConnectionAction::Allow)
 }
 
 fn term(attribute: Attribute, any: &[&str], none: &[&str]) -> Term {
@@ -235,26 +196,25 @@ fn a_translated_policy_means_the_same_or_is_stricter_and_says_so() {
         let action = [Action::Allow, Action::Deny, Action::Audit][dice.below(3)].clone();
         let rules = dice.below(3);
         let policy = policy(action.clone(), (0..rules).map(|_| dice.rule()).collect());
-        let said = authorization(&policy, wire::Scope::Namespace);
+        let (lowered, unseen) = lower(&policy, PolicyScope::Namespace("shop".into()));
+        let problems = problems(&policy, &unseen);
         let (mut limited, mut literal) = (policy.clone(), policy.clone());
         limited.limit_to_connections();
         let unknown = limited.rules.iter().flat_map(PolicyRule::terms);
         let mut unknown = unknown.filter(|term| !term.attribute.is_answerable());
         let reported = action == Action::Audit || unknown.next().is_some();
-        assert_eq!(reported, !said.problems.is_empty(), "{policy:#?}");
+        assert_eq!(reported, !problems.is_empty(), "{policy:#?}");
         compare_namespaces_alone(&mut literal);
         connections(|facts| {
             let meant = naive::matching(&literal, facts).is_some();
-            let kept = matches(&said.message, facts);
+            let kept = matches(&lowered, facts);
             let explained = naive::matching(&limited, facts).is_some();
             assert_eq!(explained, kept, "{number}: {policy:#?}\n{facts:?}");
-            if said.problems.is_empty() {
+            if problems.is_empty() {
                 exact += 1;
                 assert_eq!(
-                    kept,
-                    meant,
-                    "{number}: {policy:#?}\n{facts:?}\n{said:#?}",
-                    said = said.message
+                    kept, meant,
+                    "{number}: {policy:#?}\n{facts:?}\n{lowered:#?}"
                 );
                 return;
             }
@@ -263,11 +223,7 @@ fn a_translated_policy_means_the_same_or_is_stricter_and_says_so() {
                 Action::Deny => meant && !kept,
                 _ => kept && !meant,
             };
-            assert!(
-                !wider,
-                "{number}: {policy:#?}\n{facts:?}\n{:#?}",
-                said.message
-            );
+            assert!(!wider, "{number}: {policy:#?}\n{facts:?}\n{lowered:#?}");
         });
     }
     assert!(exact > 10_000 && stricter > 10_000, "{exact} {stricter}");
@@ -275,7 +231,8 @@ fn a_translated_policy_means_the_same_or_is_stricter_and_says_so() {
 
 /// `policy` as one line of what is said: problems, then whether a caller of `shop/b` on port 80 is matched.
 fn shown(action: Action, rule: PolicyRule) -> (Vec<String>, bool) {
-    let said = authorization(&policy(action, vec![rule]), wire::Scope::Global);
+    let policy = policy(action, vec![rule]);
+    let (lowered, unseen) = lower(&policy, PolicyScope::Mesh);
     let caller = callers().swap_remove(1);
     let facts = RequestFacts {
         source: caller.as_ref(),
@@ -285,7 +242,7 @@ fn shown(action: Action, rule: PolicyRule) -> (Vec<String>, bool) {
         sni: None,
         http: None,
     };
-    (said.problems, matches(&said.message, &facts))
+    (problems(&policy, &unseen), matches(&lowered, &facts))
 }
 
 #[test]

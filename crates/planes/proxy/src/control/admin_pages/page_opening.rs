@@ -3,60 +3,31 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Instant;
 
 use tokio::task::AbortHandle;
+use voile_process::RunError;
 use voile_transport::PacketListener;
-use voile_transport::handover::{InheritedSockets, Predecessor, READY_LIMIT, offer};
+use voile_transport::handover::{Predecessor, READY_LIMIT, offer};
 
-use crate::control::admin_pages::admin;
+use crate::control::admin_pages::admin::ProxyPages;
 use crate::control::discovery::state::Control;
 use crate::control::handover::{HandoverState, PageListeners};
 use crate::control::network::dns;
-use crate::control::options::RunError;
-use crate::control::own_sockets::Pages;
+use crate::control::own_sockets::OwnSockets;
 use crate::control::shutdown::ShutdownRequest;
-
-impl Pages {
-    /// Each socket with its role in a handover.
-    pub(in crate::control) fn each(&self) -> [(&'static str, &TcpListener); 3] {
-        [
-            ("admin", &self.admin),
-            ("metrics", &self.metrics),
-            ("readiness", &self.readiness),
-        ]
-    }
-
-    pub(in crate::control) fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self {
-            admin: self.admin.try_clone()?,
-            metrics: self.metrics.try_clone()?,
-            readiness: self.readiness.try_clone()?,
-            captured: Vec::new(),
-            dns: self
-                .dns
-                .as_ref()
-                .map(dns::BoundDnsSockets::try_clone)
-                .transpose()?,
-            inherited: InheritedSockets::default(),
-            predecessor: None,
-        })
-    }
-}
 
 /// Starts the DNS proxy.
 pub(in crate::control) type StartDns = Box<dyn FnOnce() -> io::Result<Rc<dns::Dns>>>;
 
 /// See the module.
 pub(in crate::control) struct PageOpening {
-    control: Rc<RefCell<Control>>,
-    ending: Rc<ShutdownRequest>,
+    source: Rc<ProxyPages>,
     /// Path of the socket for a successor.
     path: Option<PathBuf>,
-    pages: Option<Pages>,
+    sockets: Option<OwnSockets>,
     predecessor: Option<Predecessor>,
     dns: Option<StartDns>,
     /// When a successor that is not ready gives up.
@@ -69,15 +40,17 @@ impl PageOpening {
         control: &Rc<RefCell<Control>>,
         ending: &Rc<ShutdownRequest>,
         path: Option<PathBuf>,
-        mut pages: Pages,
+        mut sockets: OwnSockets,
         dns: Option<StartDns>,
     ) -> Result<Self, RunError> {
-        let predecessor = pages.predecessor.take();
+        let predecessor = sockets.predecessor.take();
         let mut doors = Self {
-            control: Rc::clone(control),
-            ending: Rc::clone(ending),
+            source: Rc::new(ProxyPages {
+                control: Rc::clone(control),
+                ending: Rc::clone(ending),
+            }),
             path,
-            pages: Some(pages),
+            sockets: Some(sockets),
             deadline: predecessor.is_some().then(|| Instant::now() + READY_LIMIT),
             predecessor,
             dns,
@@ -90,25 +63,23 @@ impl PageOpening {
     }
 
     fn open(&mut self) -> Result<(), RunError> {
-        let Some(pages) = self.pages.take() else {
+        let Some(sockets) = self.sockets.take() else {
             return Ok(());
         };
         if let Some(start) = self.dns.take() {
-            self.control.borrow_mut().dns = Some(start()?);
+            self.source.control.borrow_mut().dns = Some(start()?);
         }
+        let tasks = sockets.pages.serve(&self.source)?;
         let Some(path) = &self.path else {
-            admin::serve(&self.control, &self.ending, pages)?;
             return Ok(());
         };
-        let sockets = pages.try_clone()?;
-        let tasks = admin::serve(&self.control, &self.ending, pages)?;
         let listener = PacketListener::bind(path).map_err(|error| {
             RunError::Handover(format!("cannot listen at {}: {error}", path.display()))
         })?;
+        let (pages, dns) = (sockets.pages, sockets.dns);
         let holder = Rc::new(HandoverState {
-            control: Rc::clone(&self.control),
-            ending: Rc::clone(&self.ending),
-            served: Rc::new(RefCell::new(PageListeners { tasks, sockets })),
+            source: Rc::clone(&self.source),
+            served: Rc::new(RefCell::new(PageListeners { tasks, pages, dns })),
         });
         let offering = tokio::task::spawn_local(offer(listener, holder));
         self.offering = Some(offering.abort_handle());
@@ -122,7 +93,7 @@ impl PageOpening {
         };
         self.deadline = None;
         let relieved = predecessor.relieve().await?;
-        self.control.borrow_mut().relieved();
+        self.source.control.borrow_mut().relieved();
         if let Err(error) = self.open() {
             tracing::error!(%error, "cannot open the handover socket; serving without handover");
         }
@@ -134,7 +105,7 @@ impl PageOpening {
 
     /// Why a successor gives up.
     pub(in crate::control) fn late(&self) -> RunError {
-        let reasons = self.control.borrow().unready().join("; ");
+        let reasons = self.source.control.borrow().unready().join("; ");
         RunError::Handover(format!(
             "not ready within {READY_LIMIT:?} ({reasons}); the running proxy goes on serving"
         ))

@@ -110,9 +110,9 @@ impl Control {
     ) -> Self {
         Self {
             workload: options.workload.clone(),
-            drain_timeout: options.drain_timeout,
-            handover_drain_timeout: options.handover_drain_timeout,
-            log: options.log.clone(),
+            drain_timeout: options.process.drain_timeout,
+            handover_drain_timeout: options.process.handover_drain_timeout,
+            log: options.process.log.clone(),
             shared,
             client,
             store,
@@ -366,7 +366,7 @@ impl Control {
             (lists, Arc::clone(&shared.registry.mesh_roots))
         };
         self.store.tell_roots(&roots);
-        self.store.trust().set_revocations(&lists);
+        self.store.tell_revocations(&lists);
         self.replace_revoked(&lists);
     }
 

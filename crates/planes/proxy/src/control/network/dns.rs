@@ -16,6 +16,7 @@ use voile_dns::{
     TTL_SECONDS, Upstreams,
 };
 use voile_model::names::{is_mesh_name, is_service_name, pod_of_service};
+use voile_process::{ExternalResolver, RunError};
 use voile_proto::type_url;
 use voile_telemetry::{DnsFigures, MetricFamily};
 use voile_transport::handover::InheritedSockets;
@@ -23,7 +24,7 @@ use voile_xds::client::XdsClient;
 use voile_xds::wire::search_name;
 
 use crate::control::discovery::discovery_state::DiscoveryState;
-use crate::control::options::{ExternalResolver, ProxyOptions, RunError};
+use crate::control::options::ProxyOptions;
 use crate::registry::names::NameSubscriptions;
 
 /// Questions passed on at once; each has a socket of its own.
@@ -104,7 +105,7 @@ const ROLES: [&str; 2] = ["dns-udp", "dns-tcp"];
 
 /// Servers to ask, as `--resolver` says.
 pub(in crate::control) fn upstreams(options: &ProxyOptions) -> Rc<Upstreams> {
-    let upstreams = match options.resolver {
+    let upstreams = match options.process.resolver {
         ExternalResolver::Server(server) => Upstreams::fixed(server),
         ExternalResolver::System => Upstreams::of_file(Path::new(RESOLV_CONF)),
         ExternalResolver::Nowhere => Upstreams::nobody(),
