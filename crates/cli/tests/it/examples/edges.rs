@@ -1,7 +1,7 @@
 //! Tests of the pages of `examples/ingress`, `ambient` and `machine`: run their commands and make the edits that they name.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use voile_host::netns::Namespace;
@@ -234,6 +234,8 @@ fn machine() -> Option<Namespace> {
 /// The page's machine: its network, and the processes in it.
 struct Court {
     network: Namespace,
+    /// Where `voile status` looks for meshes: others may run on this machine.
+    temporary: PathBuf,
     running: Vec<(String, Process)>,
 }
 
@@ -277,7 +279,8 @@ impl Court {
     /// The rows of `voile status` that tell of members: name and whether it is well.
     fn members(&self) -> Vec<(String, String)> {
         let voile = env!("CARGO_BIN_EXE_voile");
-        let text = self.inside(|| shell(&format!("{voile} status")));
+        let temporary = self.temporary.display();
+        let text = self.inside(|| shell(&format!("TMPDIR='{temporary}' {voile} status")));
         let row = |line: &str| {
             let words: Vec<&str> = line.split_whitespace().collect();
             let [_, member, _, well] = words[..] else {
@@ -319,6 +322,7 @@ fn the_machine_example_takes_machines_in_and_lets_them_go_as_its_page_says() {
     };
     let mut court = Court {
         network,
+        temporary: own.path().to_owned(),
         running: Vec::new(),
     };
     let well = |all: &[(&str, &str)]| -> Vec<(String, String)> {
