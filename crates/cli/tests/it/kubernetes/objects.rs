@@ -99,9 +99,11 @@ struct Outcome {
     errors: String,
 }
 
+/// Finds no mesh of `voile up` that others run on this machine: those are in the temporary folder.
 fn voile(kubeconfig: &Path, arguments: &str) -> Outcome {
     let output = Process::output(|voile| {
-        voile.env("KUBECONFIG", kubeconfig);
+        let folder = kubeconfig.parent().expect("its folder");
+        voile.env("TMPDIR", folder).env("KUBECONFIG", kubeconfig);
         voile.args(arguments.split(' '));
     });
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
