@@ -159,7 +159,7 @@ fn envoy_lives_by_our_state_of_the_world_ads() {
 /// DestinationRule settings of both services.
 const TREATED: &str = "{loadBalancer: {consistentHash: {httpHeaderName: x, ringHash: {minimumRingSize: 64}}}, \
      outlierDetection: {consecutive5xxErrors: 50, interval: 5s, baseEjectionTime: 1s, maxEjectionPercent: 50}, \
-     connectionPool: {tcp: {maxConnections: 90, connectTimeout: 5s, tcpKeepalive: {time: 60s}}, http: {http2MaxRequests: 90, maxRequestsPerConnection: 20, idleTimeout: 60s}}, \
+     connectionPool: {tcp: {maxConnections: 90, connectTimeout: 5s, maxConnectionDuration: 1h, tcpKeepalive: {time: 60s}}, http: {http2MaxRequests: 90, maxConcurrentStreams: 30, maxRequestsPerConnection: 20, idleTimeout: 60s}}, \
      retryBudget: {percent: 50, minRetryConcurrency: 5}}";
 
 /// Routes of both services, the same for both.

@@ -172,12 +172,20 @@ impl UpstreamResponse {
     }
 }
 
+fn milliseconds(number: NonZeroU32) -> Duration {
+    Duration::from_millis(number.get().into())
+}
+
 impl UpstreamTerms {
     /// See [`Self::idle`].
     #[must_use]
     pub fn idle(&self) -> Option<Duration> {
-        let idle = self.idle?;
-        Some(Duration::from_millis(idle.get().into()))
+        self.idle.map(milliseconds)
+    }
+
+    /// The end of a connection of that age, if there is one.
+    pub(crate) fn end(&self, opened: Instant) -> Option<Instant> {
+        opened.checked_add(self.age.map(milliseconds)?)
     }
 }
 
@@ -220,8 +228,12 @@ pub struct RequestRoute<R: HttpRole> {
 pub struct UpstreamTerms {
     /// Requests that it carries at most.
     pub requests: Option<NonZeroU32>,
+    /// HTTP/2: streams that it carries at once, where the server and the engine allow more.
+    pub streams: Option<NonZeroU32>,
     /// Milliseconds that it is kept while it carries none, where that is less than the engine keeps it.
     pub idle: Option<NonZeroU32>,
+    /// Milliseconds after its opening from which it takes no request, and ends with its last one.
+    pub age: Option<NonZeroU32>,
 }
 
 /// Rare settings of a request.

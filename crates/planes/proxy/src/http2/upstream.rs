@@ -83,6 +83,8 @@ struct UpstreamConnection {
     local: Option<SocketAddr>,
     /// Streams that it may still begin.
     left: Cell<u32>,
+    /// When it is too old to begin another.
+    end: Option<Instant>,
 }
 
 /// One stream's place on a connection.
@@ -213,6 +215,7 @@ impl UpstreamGroup {
 
     /// A place on a connection with room; on the least loaded when there may be no more connections.
     fn place(self: &Rc<Self>) -> Option<Lease> {
+        self.forget_old();
         let connections = self.connections.borrow();
         if let Some(free) = connections.iter().find(|one| one.has_room()) {
             return free.lease(self, true);
@@ -221,6 +224,21 @@ impl UpstreamGroup {
             return None;
         }
         self.least_loaded()
+    }
+
+    /// Gives up connections whose time is over.
+    fn forget_old(&self) {
+        let mut connections = self.connections.borrow_mut();
+        if connections.iter().any(|one| one.end.is_some()) {
+            let now = Instant::now();
+            connections.retain(|one| {
+                let young = one.end.is_none_or(|end| now < end);
+                if !young {
+                    one.retire();
+                }
+                young
+            });
+        }
     }
 
     /// A place on the connection with the fewest streams.
@@ -366,6 +384,9 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
         // The preface and our settings leave with the first request.
         let mut wires = Wires::client(&CONFIG, self.buffers.http2.clone());
         wires.set_source(number_of(&route.key));
+        if let Some(streams) = route.terms.streams {
+            wires.limit_local_streams(streams.get());
+        }
         let link = Link::new(wires);
         let wire = Wire::new(stream, link.clone(), self.buffers.clone());
         let connection = Rc::new(UpstreamConnection {
@@ -379,6 +400,7 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
             curious: RefCell::default(),
             local,
             left: Cell::new(route.terms.requests.map_or(u32::MAX, NonZeroU32::get)),
+            end: route.terms.end(Instant::now()),
         });
         group.connections.borrow_mut().push(Rc::clone(&connection));
         let lease = connection.lease(group, false);
@@ -487,7 +509,8 @@ async fn drive<S: Io + 'static>(
                 connection.alarm.set(connection.alarm.get().filter(due));
                 return Poll::Pending;
             }
-            let until = connection.since.get() + timeouts.upstream_idle;
+            let idle = connection.since.get() + timeouts.upstream_idle;
+            let until = connection.end.map_or(idle, |end| end.min(idle));
             if !timer.passed(cx, until) {
                 connection.alarm.set(Some(until));
                 return Poll::Pending;

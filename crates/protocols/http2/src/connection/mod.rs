@@ -142,6 +142,8 @@ pub struct Connection {
     next_local: u32,
     open_peer: u32,
     open_local: u32,
+    /// Streams of ours that we allow ourselves.
+    most_local: u32,
     /// Ours that wait until the peer allows more.
     opening: VecDeque<usize>,
     /// Those that wait for room.
@@ -218,6 +220,7 @@ impl Connection {
             next_local: 1,
             open_peer: 0,
             open_local: 0,
+            most_local: u32::MAX,
             opening: VecDeque::new(),
             waiting: VecDeque::new(),
             accepting: VecDeque::new(),
@@ -460,9 +463,14 @@ impl Connection {
         self.peer.extended_connect
     }
 
-    /// Streams of ours that the peer allows.
+    /// Streams of ours that the peer allows, and we ourselves.
     pub fn max_local_streams(&self) -> u32 {
-        self.peer.max_streams
+        self.peer.max_streams.min(self.most_local)
+    }
+
+    /// Begins at most so many streams at once, however many the peer allows; others wait for their turn.
+    pub fn limit_local_streams(&mut self, most: u32) {
+        self.most_local = most;
     }
 
     /// Returns true if this end may begin another stream.

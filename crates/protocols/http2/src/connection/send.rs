@@ -108,7 +108,7 @@ impl Connection {
             HalfState::Open
         };
         let key = self.streams.insert(stream);
-        if self.opening.is_empty() && self.open_local < self.peer.max_streams {
+        if self.opening.is_empty() && self.open_local < self.max_local_streams() {
             self.begin_now(key, request, end);
         } else {
             self.streams[key]
@@ -132,7 +132,7 @@ impl Connection {
 
     /// Streams go out for which the peer has room.
     pub(super) fn open_more(&mut self) {
-        while self.open_local < self.peer.max_streams {
+        while self.open_local < self.max_local_streams() {
             let Some(key) = self.opening.pop_front() else {
                 return;
             };

@@ -1893,6 +1893,10 @@ pub struct ConnectionPool {
     pub requests_per_connection: u32,
     #[prost(uint32, tag = "9")]
     pub http_idle_ms: u32,
+    #[prost(uint32, tag = "10")]
+    pub max_streams: u32,
+    #[prost(uint32, tag = "11")]
+    pub max_duration_ms: u32,
 }
 impl ::prost::Name for ConnectionPool {
     const NAME: &'static str = "ConnectionPool";

@@ -267,6 +267,8 @@ wire_type! {
         max_retries,
         requests_per_connection,
         http_idle = http_idle_ms,
+        max_streams,
+        max_duration = max_duration_ms,
         http2_upgrade: None,
         use_client_protocol: false,
     }
@@ -371,6 +373,8 @@ mod tests {
             max_retries: Some(8),
             requests_per_connection: Some(9),
             http_idle: Some(10 * S),
+            max_streams: Some(11),
+            max_duration: Some(12 * S),
             ..ConnectionPool::default()
         };
         all.retry_budget = Some(RetryBudget {

@@ -212,6 +212,8 @@ fn of_pool(said: &ConnectionPool) -> Option<String> {
         max_retries,
         requests_per_connection,
         http_idle,
+        max_streams,
+        max_duration,
     } = said;
     let fields = [
         ("tcp.maxConnections", max_connections.is_some()),
@@ -225,6 +227,8 @@ fn of_pool(said: &ConnectionPool) -> Option<String> {
             requests_per_connection.is_some(),
         ),
         ("http.idleTimeout", http_idle.is_some()),
+        ("http.maxConcurrentStreams", max_streams.is_some()),
+        ("tcp.maxConnectionDuration", max_duration.is_some()),
     ];
     let said: Vec<&str> = fields
         .iter()

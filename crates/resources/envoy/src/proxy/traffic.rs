@@ -187,8 +187,15 @@ pub(super) fn protocol_options(carried: ClusterTraffic, pool: &ConnectionPool) -
     if let Some(idle) = pool.http_idle.filter(|idle| !idle.is_zero()) {
         common["idle_timeout"] = duration(idle);
     }
+    if let Some(duration_of_all) = pool.max_duration {
+        common["max_connection_duration"] = duration(duration_of_all);
+    }
     if common != json!({}) {
         options[KEY]["common_http_protocol_options"] = common;
+    }
+    if let (Some(streams), ClusterTraffic::Http2) = (pool.max_streams, carried) {
+        let http2 = &mut options[KEY]["explicit_http_config"]["http2_protocol_options"];
+        http2["max_concurrent_streams"] = json!(streams);
     }
     Some(options)
 }

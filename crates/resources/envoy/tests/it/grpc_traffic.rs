@@ -174,9 +174,9 @@ fn what_grpc_has_no_word_for_is_named_with_the_fields_that_say_it() {
             "`tcp.maxConnections`, `tcp.connectTimeout`, `tcp.idleTimeout`, `tcp.tcpKeepalive`",
         ),
         (
-            "{connectionPool: {http: {http1MaxPendingRequests: 1, maxRetries: 1, maxRequestsPerConnection: 1, idleTimeout: 1s}}}",
+            "{connectionPool: {http: {http1MaxPendingRequests: 1, maxRetries: 1, maxRequestsPerConnection: 1, idleTimeout: 1s, maxConcurrentStreams: 1}}}",
             "connection-pool",
-            "`http.http1MaxPendingRequests`, `http.maxRetries`, `http.maxRequestsPerConnection`, `http.idleTimeout`",
+            "`http.http1MaxPendingRequests`, `http.maxRetries`, `http.maxRequestsPerConnection`, `http.idleTimeout`, `http.maxConcurrentStreams`",
         ),
     ];
     for (policy, name, why) in rows {

@@ -343,8 +343,8 @@ fn no_cluster_of_a_sidecar_is_left_to_envoys_own_numbers() {
 #[test]
 fn connections_live_as_long_as_is_said() {
     let made = whole(
-        "{connectionPool: {tcp: {connectTimeout: 1500ms, idleTimeout: 9s, tcpKeepalive: {probes: 3, time: 10s, interval: 5s}}, \
-          http: {maxRequestsPerConnection: 8, idleTimeout: 20s}}}",
+        "{connectionPool: {tcp: {connectTimeout: 1500ms, idleTimeout: 9s, maxConnectionDuration: 30s, tcpKeepalive: {probes: 3, time: 10s, interval: 5s}}, \
+          http: {maxRequestsPerConnection: 8, idleTimeout: 20s, maxConcurrentStreams: 9}}}",
     );
     let cluster = &made.clusters[WEB];
     assert_eq!(
@@ -353,15 +353,19 @@ fn connections_live_as_long_as_is_said() {
     );
     let options = cluster["typed_extension_protocol_options"].to_string();
     assert!(
-        options.contains(r#""common_http_protocol_options":{"idle_timeout":"20s","max_requests_per_connection":8}"#),
+        options.contains(r#""common_http_protocol_options":{"idle_timeout":"20s","max_connection_duration":"30s","max_requests_per_connection":8}"#),
         "{options}"
     );
     let bytes = made.listeners["outbound_127.9.0.100_90"].to_string();
     assert!(bytes.contains(r#""idle_timeout":"9s""#), "{bytes}");
     assert_eq!(made.clusters[BYTES]["connect_timeout"], "1.500s");
-    let upgraded = whole("{connectionPool: {http: {h2UpgradePolicy: UPGRADE}}}");
+    let upgraded =
+        whole("{connectionPool: {http: {h2UpgradePolicy: UPGRADE, maxConcurrentStreams: 9}}}");
     let options = upgraded.clusters[WEB]["typed_extension_protocol_options"].to_string();
-    assert!(options.contains("http2_protocol_options"), "{options}");
+    assert!(
+        options.contains(r#""http2_protocol_options":{"max_concurrent_streams":9}"#),
+        "{options}"
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -64,6 +65,11 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
     /// Number of requests that it carried, the one that just ended included. Each is reported once.
     fn carried(&mut self) -> u32 {
         1
+    }
+
+    /// When the connection was opened. Streams that cannot tell return none.
+    fn opened(&self) -> Option<Instant> {
+        None
     }
 
     /// Returns true if the stream's requests came over HTTP/3; the HTTP/2 engine reads both.

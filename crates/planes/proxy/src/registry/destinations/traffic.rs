@@ -276,10 +276,9 @@ impl Registry {
             }),
             upstream: UpstreamTerms {
                 requests: pool.requests_per_connection.and_then(NonZeroU32::new),
-                idle: idle.and_then(|idle| {
-                    let milliseconds = u32::try_from(idle.as_millis());
-                    NonZeroU32::new(milliseconds.unwrap_or(u32::MAX))
-                }),
+                streams: pool.max_streams.and_then(NonZeroU32::new),
+                idle: idle.and_then(milliseconds),
+                age: pool.max_duration.and_then(milliseconds),
             },
             introduces: said.proxy_protocol.map(|version| match version {
                 said::ProxyProtocol::V1 => Version::V1,
@@ -287,6 +286,10 @@ impl Registry {
             }),
         }
     }
+}
+
+fn milliseconds(time: Duration) -> Option<NonZeroU32> {
+    NonZeroU32::new(u32::try_from(time.as_millis()).unwrap_or(u32::MAX))
 }
 
 fn balance(said: &PortTraffic, check: Option<&Arc<HealthCheck>>) -> BalancePlan {

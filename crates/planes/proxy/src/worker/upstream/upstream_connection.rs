@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use voile_transport::{SocketEvents, TransportStream};
@@ -20,6 +21,7 @@ use crate::worker::upstream::endpoint::Endpoint;
 pub(crate) struct UpstreamLine {
     stream: TransportStream,
     carried: u32,
+    opened: Instant,
     /// Boxed: few have a limit, and every connection would pay for its size.
     _seated: Option<Box<ConnectionSeat>>,
     _counted: ConnectionCount,
@@ -45,6 +47,7 @@ impl UpstreamLine {
         Self {
             stream,
             carried: 0,
+            opened: Instant::now(),
             _seated: seated.map(Box::new),
             _counted: ConnectionCount(Rc::clone(count)),
         }
@@ -115,6 +118,10 @@ impl Io for UpstreamLine {
     fn carried(&mut self) -> u32 {
         self.carried = self.carried.saturating_add(1);
         self.carried
+    }
+
+    fn opened(&self) -> Option<Instant> {
+        Some(self.opened)
     }
 
     fn written(&self) -> u64 {

@@ -16,7 +16,7 @@ use voile_proxy::http::role::RequestOptions;
 use voile_proxy::http::{
     BodyPrefix, BodyWanted, Buffers, ConnectFailure, ConnectionEnd, Drain, Exchange, Grpc,
     HttpHead, HttpRole, HttpTimeouts, HttpWorker, Io, Pending, RequestRoute, ResponseFlag,
-    RoleRefusal, UpstreamHttp, serve_connection,
+    RoleRefusal, UpstreamHttp, UpstreamTerms, serve_connection,
 };
 use voile_proxy::http2;
 use voile_traffic::{Attempt, RetryPolicy};
@@ -99,11 +99,14 @@ pub(crate) struct Manner {
     pub(crate) connect_timeout: Option<Duration>,
     /// The route's timeout of the answer.
     pub(crate) timeout: Option<Duration>,
+    /// Limits of a connection to a server.
+    pub(crate) terms: UpstreamTerms,
 }
 
 /// A stream that may be made blind to the kernel's word.
 pub(crate) struct Upstream {
     stream: TransportStream,
+    opened: Instant,
     blind: bool,
 }
 
@@ -155,6 +158,10 @@ impl Io for Upstream {
         }
     }
 
+    fn opened(&self) -> Option<Instant> {
+        Some(self.opened)
+    }
+
     fn written(&self) -> u64 {
         self.stream.written()
     }
@@ -203,6 +210,7 @@ impl StageRole {
         route.connect_timeout = self.manner.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
         route.to_sidecar = self.manner.to_sidecar;
         route.retry.clone_from(&self.manner.retry);
+        route.terms = self.manner.terms;
         if self.manner.http2_servers {
             route.upstream = UpstreamHttp::Http2;
         }
@@ -292,6 +300,7 @@ impl HttpRole for StageRole {
         }
         Ok(Upstream {
             stream: TransportStream::Tcp(stream.into()),
+            opened: Instant::now(),
             blind: self.manner.blind,
         })
     }

@@ -18,6 +18,7 @@
 mod client;
 mod ends;
 mod server;
+mod terms;
 
 use std::rc::Rc;
 use std::time::Duration;

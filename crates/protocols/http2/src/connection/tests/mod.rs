@@ -329,6 +329,26 @@ fn what_fills_the_room_is_frames_that_fill_tls_records() {
 }
 
 #[test]
+fn streams_beyond_the_limit_of_either_end_wait_for_one_to_end() {
+    for (ours, theirs) in [(Some(1), None), (None, Some(1)), (Some(1), Some(2))] {
+        let link = client();
+        if let Some(ours) = ours {
+            link.borrow().limit_local_streams(ours);
+        }
+        if let Some(theirs) = theirs {
+            let setting = [&[0, 3][..], &u32::to_be_bytes(theirs)].concat();
+            hear(&link, &frame(kind::SETTINGS, 0, 0, &setting));
+            assert_eq!(said(&link), ["SETTINGS ack"]);
+        }
+        assert_eq!(link.borrow().max_local_streams(), 1);
+        let _both = [ask(&link, true), ask(&link, true)];
+        assert_eq!(said(&link), ["HEADERS 1 end"], "{ours:?} {theirs:?}");
+        hear(&link, &headers(1, true, &OK));
+        assert_eq!(said(&link), ["HEADERS 3 end"], "{ours:?} {theirs:?}");
+    }
+}
+
+#[test]
 fn streams_take_turns_when_the_connection_is_full() {
     let link = server();
     hear(

@@ -499,10 +499,7 @@ fn tcp_pool(pool: &mut ConnectionPool, fields: &mut Fields<'_>) {
     pool.max_connections = limit(fields.integer("maxConnections"), report);
     pool.connect_timeout = some_time(fields.text("connectTimeout"), report);
     pool.tcp_idle = some_time(fields.text("idleTimeout"), report);
-    fields.without_effect(&[(
-        "maxConnectionDuration",
-        "connections stay as long as they are used",
-    )]);
+    pool.max_duration = some_time(fields.text("maxConnectionDuration"), report);
 }
 
 fn http_pool(pool: &mut ConnectionPool, fields: &mut Fields<'_>) {
@@ -516,11 +513,6 @@ fn http_pool(pool: &mut ConnectionPool, fields: &mut Fields<'_>) {
     pool.requests_per_connection = limit(fields.integer("maxRequestsPerConnection"), report);
     pool.max_retries = limit(fields.integer("maxRetries"), report);
     pool.http_idle = some_time(fields.text("idleTimeout"), report);
-    fields.without_effect(&[
-        (
-            "maxConcurrentStreams",
-            "the server sets the number of streams of a connection",
-        ),
-        ("http2KeepAlive", "idle connections are not probed"),
-    ]);
+    pool.max_streams = limit(fields.integer("maxConcurrentStreams"), report);
+    fields.without_effect(&[("http2KeepAlive", "idle connections are not probed")]);
 }

@@ -182,6 +182,10 @@ pub struct ConnectionPool {
     pub requests_per_connection: Option<u32>,
     /// `http.idleTimeout`.
     pub http_idle: Option<Duration>,
+    /// `http.maxConcurrentStreams`.
+    pub max_streams: Option<u32>,
+    /// `tcp.maxConnectionDuration`.
+    pub max_duration: Option<Duration>,
 }
 
 /// `tcpKeepalive`; unset fields are the kernel's.
