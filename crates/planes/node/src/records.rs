@@ -109,6 +109,7 @@ impl<'a> Record<'a> {
             service: service(parties.service),
             protocol: TCP,
             security: parties.security,
+            values: Vec::new(),
         };
         let mut shard = worker.shard.borrow_mut();
         let series = shard.series(&labels);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use voile_model::mesh::telemetry::TelemetrySide;
+use voile_model::mesh::telemetry::{RequestAttribute, TelemetrySide};
 use voile_proto::trace::Span;
 use voile_telemetry::access_log::{LogNeeds, Logger};
 use voile_telemetry::outbox::Outbox;
@@ -44,6 +44,8 @@ pub(crate) struct SideRecording {
     pub(crate) tracer: Option<Tracer>,
     /// True if any metric is on.
     pub(crate) metrics: bool,
+    /// Values of requests that metrics have as labels, with the names that they are counted by.
+    pub(crate) values: Vec<(RequestAttribute, Arc<str>)>,
 }
 
 /// Trace context, and spans if they are sent.
@@ -90,6 +92,7 @@ impl SideRecording {
             wants,
             tracer,
             metrics,
+            values: Vec::new(),
         }
     }
 

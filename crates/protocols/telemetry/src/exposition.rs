@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-pub use projection::{MetricShape, Projection};
+pub use projection::{LabelChange, MetricShape, Projection};
 
 use crate::histogram::Histogram;
 use crate::labels::{GRPC, Labels};
@@ -55,6 +55,7 @@ impl Scrape {
         self.overflowed += snapshot.overflowed;
         self.expired += snapshot.expired;
         for series in snapshot.series {
+            self.projection.adds_up |= !series.labels.values.is_empty();
             match self.series.get_mut(&series.labels) {
                 None => {
                     self.series.insert(Arc::clone(&series.labels), series);
@@ -66,7 +67,9 @@ impl Scrape {
 
     /// Shows series in these shapes.
     pub fn project(&mut self, projection: Projection) {
+        let adds_up = self.projection.adds_up;
         self.projection = projection;
+        self.projection.adds_up = adds_up;
     }
 
     /// Adds a metric of our own.

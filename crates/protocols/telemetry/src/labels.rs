@@ -1,8 +1,13 @@
 //! The labels of Istio's standard metrics. One [`Labels`] is one (source, destination, service, protocol) a worker
 //! has seen; connections look it up once and then carry its small number.
 
+use std::sync::Arc;
+
 /// Value of a label that is not known.
 pub const UNKNOWN: &str = "unknown";
+
+/// Value of a label that stands for several.
+pub(crate) const OTHER: &str = "other";
 
 /// [`Labels::protocol`] of HTTP requests.
 pub const HTTP: &str = "http";
@@ -117,6 +122,8 @@ pub struct Labels {
     pub protocol: &'static str,
     /// Security of the connection.
     pub security: Security,
+    /// Values of the requests themselves, by what was asked for: of series that [`Shard::valued`](crate::Shard::valued) made.
+    pub values: Vec<(Arc<str>, Box<str>)>,
 }
 
 impl Labels {
@@ -138,6 +145,17 @@ impl Labels {
             },
             protocol: UNKNOWN,
             security: Security::Unknown,
+            values: Vec::new(),
+        }
+    }
+
+    /// Value of the requests; `other` of those that were too many to be counted apart.
+    pub(crate) fn value(&self, name: &str) -> &str {
+        let found = self.values.iter().find(|(known, _)| **known == *name);
+        match found {
+            Some((_, value)) => value,
+            None if self.values.is_empty() && self.protocol != TCP => OTHER,
+            None => UNKNOWN,
         }
     }
 

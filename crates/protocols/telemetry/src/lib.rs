@@ -20,11 +20,15 @@ mod shard;
 pub mod tap;
 pub mod trace;
 
-pub use exposition::{MetricFamily, MetricShape, Projection, Scrape, escape_label, open_metrics};
+pub use exposition::{
+    LabelChange, MetricFamily, MetricShape, Projection, Scrape, escape_label, open_metrics,
+};
 pub use histogram::Histogram;
 pub use labels::{
     GRPC, HTTP, Labels, Locality, PeerLabels, Reporter, Security, ServiceLabels, TCP, UNKNOWN,
 };
 pub use names::{DnsFigures, OnDemandFigures};
 pub use process::ProcessFigures;
-pub use shard::{IDLE_SERIES, MAX_OUTCOMES, MAX_SERIES, SeriesId, Shard, Snapshot};
+pub use shard::{
+    IDLE_SERIES, MAX_ALL_VALUED, MAX_OUTCOMES, MAX_SERIES, MAX_VALUED, SeriesId, Shard, Snapshot,
+};

@@ -16,11 +16,18 @@ pub const MAX_SERIES: usize = 2_000;
 /// When the series comes back later, Prometheus takes it for a counter that began anew.
 pub const IDLE_SERIES: Duration = Duration::from_secs(30 * 60);
 
+/// Series by values of requests that one series is divided into. More are counted in the series itself: a caller who invents
+/// values spends what is its own.
+pub const MAX_VALUED: usize = 100;
+
+/// The same of all of a worker's series, so that callers leave room for series of others.
+pub const MAX_ALL_VALUED: usize = MAX_SERIES / 2;
+
 /// Different (code, flags) of one label set; an upstream that invents codes stays bounded.
 pub const MAX_OUTCOMES: usize = 48;
 
 /// The number by which a connection or route remembers its series. Valid for the shard that gave it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SeriesId {
     place: u32,
     /// Which of the series that were at this place.
@@ -110,6 +117,8 @@ impl Series {
 pub struct Shard {
     series: Vec<Series>,
     index: HashMap<Arc<Labels>, SeriesId>,
+    /// Series by values of requests, by the series that they divide, and their values one after another.
+    valued: HashMap<SeriesId, HashMap<Box<str>, SeriesId>>,
     overflowed: u64,
     expired: u64,
     vacant: Vec<u32>,
@@ -140,6 +149,7 @@ impl Shard {
         Self {
             series: vec![Series::new(Arc::new(Labels::other()), 0)],
             index: HashMap::new(),
+            valued: HashMap::new(),
             overflowed: 0,
             expired: 0,
             vacant: Vec::new(),
@@ -171,16 +181,46 @@ impl Shard {
         self.push(Arc::new(labels.clone()))
     }
 
+    /// The part of a series whose requests have these values, as `name` and value after value, each ended by a zero byte.
+    /// It is the series itself where there are too many.
+    pub fn valued<'a>(
+        &mut self,
+        id: SeriesId,
+        key: &str,
+        names: impl Iterator<Item = &'a Arc<str>>,
+    ) -> SeriesId {
+        let parts = self.valued.get(&id);
+        if let Some(part) = parts.and_then(|parts| parts.get(key)) {
+            return *part;
+        }
+        let all: usize = self.valued.values().map(HashMap::len).sum();
+        let own = parts.map_or(0, HashMap::len);
+        if own >= MAX_VALUED || all >= MAX_ALL_VALUED || self.is_full() || !self.is_current(id) {
+            self.overflowed += 1;
+            return id;
+        }
+        let mut labels = Labels::clone(self.labels(id));
+        let values = key.split_terminator('\0').map(Box::from);
+        labels.values = names.cloned().zip(values).collect();
+        let part = self.push(Arc::new(labels));
+        self.valued.entry(id).or_default().insert(key.into(), part);
+        part
+    }
+
     /// Gives a provisional series its final labels; later series with these labels are the same one.
-    pub fn settle(&mut self, id: SeriesId, change: impl FnOnce(&mut Labels)) {
+    pub fn settle(&mut self, id: SeriesId, change: impl Fn(&mut Labels)) {
         if id == OTHER || !self.is_current(id) {
             return;
         }
-        let series = &mut self.series[id.place as usize];
-        let mut labels = Labels::clone(&series.labels);
-        change(&mut labels);
-        series.labels = Arc::new(labels);
-        self.index.entry(Arc::clone(&series.labels)).or_insert(id);
+        let parts = self.valued.get(&id).into_iter();
+        for id in parts.flat_map(HashMap::values).chain([&id]) {
+            let series = &mut self.series[id.place as usize];
+            let mut labels = Labels::clone(&series.labels);
+            change(&mut labels);
+            series.labels = Arc::new(labels);
+        }
+        let labels = Arc::clone(&self.series[id.place as usize].labels);
+        self.index.entry(labels).or_insert(id);
     }
 
     /// Returns the labels of a series, for a user that counts by it.
@@ -247,6 +287,12 @@ impl Shard {
             self.vacant.push(place);
             self.expired += 1;
         }
+        let series = &self.series;
+        let is_current = |id: &SeriesId| series[id.place as usize].age == id.age;
+        self.valued.retain(|id, parts| {
+            parts.retain(|_, part| is_current(part));
+            is_current(id) && !parts.is_empty()
+        });
     }
 
     /// Counts one finished request.

@@ -16,7 +16,7 @@ use serde_json::Value;
 use voile_proto::trace::{ExportTraceServiceRequest, KeyValue, Span, any_value, span::SpanKind};
 
 use crate::mesh::{
-    HTTP_PORT, Mesh, TCP_PORT, application, exchange, get, put, read_to_end, wait_until,
+    HTTP_PORT, Mesh, TCP_PORT, application, exchange, get, put, read_to_end, series, wait_until,
 };
 
 pub(crate) const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -286,6 +286,40 @@ fn where_tracing_is_off_a_head_passes_as_it_came() {
     let seen = String::from_utf8_lossy(&answer.body).into_owned();
     assert_eq!(header(&seen, "traceparent"), Some("nonsense"), "{seen}");
     assert_eq!(header(&seen, "x-request-id"), None, "{seen}");
+}
+
+#[test]
+fn labels_say_values_of_requests_where_overrides_want_them() {
+    let mesh = Mesh::start("STRICT");
+    application::reflect(mesh.http_app());
+    let overrides = "  metrics:\n  - overrides:\n    - match: {metric: REQUEST_COUNT, mode: SERVER}\n      tagOverrides:\n        \
+         shelf: {value: request.url_path}\n        tenant: {value: \"request.headers['X-Tenant']\"}\n";
+    apply(&mesh, "shelf", &telemetry(overrides));
+    for (path, tenant) in [("/a?x=1", "blue"), ("/a", "blue"), ("/b", "re\"d")] {
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: shop.example\r\nX-Tenant: {tenant}\r\nConnection: close\r\n\r\n"
+        );
+        let answer = exchange(mesh.http(), request.as_bytes()).expect("an answer");
+        assert_eq!(answer.status, 200);
+    }
+    let request = "GET / HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n";
+    exchange(mesh.http(), request.as_bytes()).expect("an answer");
+    for (shelf, tenant, expected) in [
+        ("/a", "blue", 2.0),
+        ("/b", "re\\\"d", 1.0),
+        ("/", "unknown", 1.0),
+    ] {
+        let labels = format!("shelf=\"{shelf}\",tenant=\"{tenant}\"");
+        let count = |metrics: &str, name| series(metrics, name, &[&labels]);
+        wait_until("it is counted", || {
+            count(&mesh.server_metrics(), "istio_requests_total") == Some(expected)
+        });
+        assert_eq!(
+            count(&mesh.server_metrics(), "istio_request_bytes_count"),
+            None
+        );
+        assert_eq!(count(&mesh.client_metrics(), "istio_requests_total"), None);
+    }
 }
 
 #[test]

@@ -152,7 +152,13 @@ impl Recorders {
         let tracer = telemetry.tracing(side);
         let tracer = tracer.map(|tracing| self.tracer(side, tracing, new));
         let off = telemetry.metrics_are_off(side);
-        SideRecording::of(logs, tracer, !off)
+        let values = telemetry.computed(side).into_iter();
+        SideRecording {
+            values: values
+                .map(|attribute| (attribute.clone(), attribute.to_string().into()))
+                .collect(),
+            ..SideRecording::of(logs, tracer, !off)
+        }
     }
 
     fn logger(&mut self, log: &AccessLog, new: &mut FollowedConfiguration<'_>) -> Option<Logger> {

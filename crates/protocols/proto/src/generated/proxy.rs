@@ -1405,9 +1405,12 @@ impl ::prost::Name for MetricOverride {
 pub struct TagOverride {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Absent: the label goes.
+    /// Absent, as computed: the label goes.
     #[prost(string, optional, tag = "2")]
     pub value: ::core::option::Option<::prost::alloc::string::String>,
+    /// A value of each request, in CEL's words: request.host.
+    #[prost(string, optional, tag = "3")]
+    pub computed: ::core::option::Option<::prost::alloc::string::String>,
 }
 impl ::prost::Name for TagOverride {
     const NAME: &'static str = "TagOverride";

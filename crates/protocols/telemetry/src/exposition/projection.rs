@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::{label_text, outcome_labels};
-use crate::labels::{Reporter, ServiceLabels};
+use crate::labels::{Labels, Reporter, ServiceLabels};
 use crate::shard::{Series, SeriesOutcome, TcpOutcome};
 
 /// Projection of one metric of one reporter.
@@ -14,8 +14,19 @@ use crate::shard::{Series, SeriesOutcome, TcpOutcome};
 pub struct MetricShape {
     /// It is not shown.
     pub off: bool,
-    /// Labels that say this, or that go.
-    pub labels: BTreeMap<Arc<str>, Option<Arc<str>>>,
+    /// Labels that change.
+    pub labels: BTreeMap<Arc<str>, LabelChange>,
+}
+
+/// Change of a label.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LabelChange {
+    /// It goes.
+    Remove,
+    /// It says this.
+    Set(Arc<str>),
+    /// It says the requests' value of this name.
+    Value(Arc<str>),
 }
 
 /// All shapes that are not as usual.
@@ -24,6 +35,8 @@ pub struct Projection {
     shapes: HashMap<(Reporter, &'static str), MetricShape>,
     /// Of services behind a waypoint that have shapes of their own: all of theirs, as usual or not.
     behind_waypoint: HashMap<ServiceLabels, HashMap<&'static str, MetricShape>>,
+    /// Some series are divided by values of requests, which metrics without those labels add up.
+    pub(super) adds_up: bool,
 }
 
 impl Projection {
@@ -70,11 +83,14 @@ impl Projection {
         let mut changed: BTreeMap<String, SeriesOutcome> = BTreeMap::new();
         for (series, outcome) in all {
             let labels = outcome_labels(&series.labels, outcome);
+            let said = &series.labels;
             match self.shape(series, metric) {
-                None => samples.push((text(&labels, None), Cow::Borrowed(outcome))),
+                None if !self.adds_up => {
+                    samples.push((text(said, &labels, None), Cow::Borrowed(outcome)));
+                }
                 Some(shape) if shape.off => {}
-                Some(shape) => {
-                    let sum = changed.entry(text(&labels, Some(shape)));
+                shape => {
+                    let sum = changed.entry(text(said, &labels, shape));
                     sum.and_modify(|sum| sum.add(outcome))
                         .or_insert_with(|| outcome.clone());
                 }
@@ -104,10 +120,11 @@ impl Projection {
                 .map(|(name, value)| (name, Cow::Borrowed(value)))
                 .collect();
             match self.shape(series, metric) {
-                None => samples.push((text(&labels, None), of(outcome))),
+                None => samples.push((text(&series.labels, &labels, None), of(outcome))),
                 Some(shape) if shape.off => {}
-                Some(shape) => {
-                    *changed.entry(text(&labels, Some(shape))).or_default() += of(outcome);
+                shape => {
+                    let sum = changed.entry(text(&series.labels, &labels, shape));
+                    *sum.or_default() += of(outcome);
                 }
             }
         }
@@ -117,21 +134,27 @@ impl Projection {
 }
 
 /// Labels in Istio's order, then the new ones by name.
-fn text(labels: &[(&'static str, Cow<'_, str>)], shape: Option<&MetricShape>) -> String {
+fn text(
+    series: &Labels,
+    labels: &[(&'static str, Cow<'_, str>)],
+    shape: Option<&MetricShape>,
+) -> String {
     let Some(shape) = shape else {
         return label_text(labels.iter().map(|(name, value)| (*name, &**value)));
     };
-    let kept = labels
-        .iter()
-        .filter_map(|(name, value)| match shape.labels.get(*name) {
-            None => Some((*name, &**value)),
-            Some(None) => None,
-            Some(Some(said)) => Some((*name, &**said)),
-        });
-    let known = |name: &str| labels.iter().any(|(label, _)| *label == name);
-    let new = shape.labels.iter().filter_map(|(name, value)| {
-        let value = value.as_deref()?;
-        (!known(name)).then_some((&**name, value))
+    let changed = |change| match change {
+        &LabelChange::Remove => None,
+        LabelChange::Set(value) => Some(&**value),
+        LabelChange::Value(name) => Some(series.value(name)),
+    };
+    let kept = labels.iter().filter_map(|(name, value)| {
+        let change = shape.labels.get(*name);
+        Some((*name, change.map_or(Some(&**value), changed)?))
     });
+    let known = |name: &str| labels.iter().any(|(label, _)| *label == name);
+    let new = shape
+        .labels
+        .iter()
+        .filter_map(|(name, change)| (!known(name)).then_some((&**name, changed(change)?)));
     label_text(kept.chain(new))
 }

@@ -8,8 +8,8 @@ mod pages;
 use std::time::{Duration, Instant};
 
 use voile_telemetry::{
-    IDLE_SERIES, Labels, MetricShape, PeerLabels, Projection, Reporter, Scrape, Security,
-    ServiceLabels, Shard,
+    IDLE_SERIES, LabelChange, Labels, MAX_ALL_VALUED, MAX_VALUED, MetricShape, PeerLabels,
+    Projection, Reporter, Scrape, Security, ServiceLabels, Shard,
 };
 
 fn labels(client: &str) -> Labels {
@@ -31,12 +31,101 @@ fn labels(client: &str) -> Labels {
         },
         protocol: "http",
         security: Security::MutualTls,
+        values: Vec::new(),
     }
 }
 
 fn count(shard: &mut Shard, labels: &Labels, code: u16, micros: u64) {
     let id = shard.series(labels);
     shard.request(id, (code, "-"), Duration::from_micros(micros), (10, 1000));
+}
+
+/// Counts a request with this value, and gives the number of series that have it.
+fn count_valued(shard: &mut Shard, client: &str, value: &str) {
+    let id = shard.series(&labels(client));
+    let name = ["request.host".into()];
+    let part = shard.valued(id, &format!("{value}\0"), name.iter());
+    shard.request(part, (200, "-"), Duration::from_millis(1), (10, 1000));
+}
+
+/// The page with a label `host` of the requests' values in one metric.
+fn page_by_host(shard: &Shard) -> String {
+    let mut scrape = Scrape::default();
+    scrape.add(shard.snapshot());
+    let mut projection = Projection::default();
+    let shape = MetricShape {
+        off: false,
+        labels: [("host".into(), LabelChange::Value("request.host".into()))].into(),
+    };
+    projection.set(Reporter::Destination, "istio_requests_total", shape);
+    scrape.project(projection);
+    scrape.render()
+}
+
+fn lines_of<'a>(page: &'a str, name: &str, client: &str) -> Vec<&'a str> {
+    let of = format!("source_workload=\"{client}\"");
+    let lines = page.lines();
+    lines
+        .filter(|line| line.starts_with(&format!("{name}{{")) && line.contains(&of))
+        .collect()
+}
+
+#[test]
+fn requests_are_told_apart_by_a_value_of_their_own_only_where_a_metric_has_it() {
+    let mut shard = Shard::default();
+    for host in ["a", "b", "a", "\"\n"] {
+        count_valued(&mut shard, "client", host);
+    }
+    let page = page_by_host(&shard);
+    let hosts: Vec<_> = lines_of(&page, "istio_requests_total", "client")
+        .into_iter()
+        .map(|line| line.split_once(",host=").expect("a host").1)
+        .collect();
+    assert_eq!(hosts, [r#""\"\n"} 1"#, "\"a\"} 2", "\"b\"} 1"], "{page}");
+    let sizes = lines_of(&page, "istio_request_bytes_count", "client");
+    let [size] = sizes[..] else {
+        panic!("{sizes:#?}");
+    };
+    assert!(size.ends_with("} 4") && !size.contains("host="), "{size}");
+}
+
+#[test]
+fn a_client_with_too_many_values_is_counted_under_other_and_no_other_client_is() {
+    let mut shard = Shard::default();
+    for number in 0..3 * MAX_VALUED {
+        count_valued(&mut shard, "hostile", &format!("x{number}"));
+    }
+    count_valued(&mut shard, "honest", "a");
+    let page = page_by_host(&shard);
+    let hostile = lines_of(&page, "istio_requests_total", "hostile");
+    assert_eq!(hostile.len(), MAX_VALUED + 1);
+    let other = hostile
+        .iter()
+        .filter(|line| line.contains(",host=\"other\"} 200"));
+    assert_eq!(other.count(), 1, "{hostile:#?}");
+    let honest = lines_of(&page, "istio_requests_total", "honest");
+    assert!(honest[0].ends_with(",host=\"a\"} 1"), "{honest:#?}");
+    // Many such clients leave room for the series of others.
+    for client in 0..MAX_ALL_VALUED / MAX_VALUED {
+        for number in 0..MAX_VALUED {
+            count_valued(
+                &mut shard,
+                &format!("hostile{client}"),
+                &format!("x{number}"),
+            );
+        }
+    }
+    count(&mut shard, &labels("newcomer"), 200, 1);
+    let page = page_by_host(&shard);
+    assert_eq!(lines_of(&page, "istio_requests_total", "newcomer").len(), 1);
+    // What nobody uses makes room.
+    let now = Instant::now();
+    shard.expire(now);
+    shard.expire(now + IDLE_SERIES);
+    count_valued(&mut shard, "hostile0", "new");
+    let page = page_by_host(&shard);
+    let hostile = lines_of(&page, "istio_requests_total", "hostile0");
+    assert!(hostile[0].ends_with(",host=\"new\"} 1"), "{hostile:#?}");
 }
 
 #[test]
@@ -247,11 +336,11 @@ fn overrides_change_what_is_shown_and_series_that_become_the_same_are_added_up()
     scrape.add(shard.snapshot());
     let mut projection = Projection::default();
     let changes = [
-        ("source_workload", None),
-        ("destination_workload", Some("it")),
-        ("region", Some("eu\"1")),
+        ("source_workload", LabelChange::Remove),
+        ("destination_workload", LabelChange::Set("it".into())),
+        ("region", LabelChange::Set("eu\"1".into())),
     ];
-    let changed = |(name, value): (&str, Option<&str>)| (name.into(), value.map(Into::into));
+    let changed = |(name, change): (&str, LabelChange)| (name.into(), change);
     let shape = MetricShape {
         off: false,
         labels: changes.map(changed).into(),
@@ -305,7 +394,7 @@ fn what_a_waypoint_counts_for_a_service_has_the_shape_of_that_service_in_place_o
     scrape.add(shard.snapshot());
     let said = |value: &str| MetricShape {
         off: false,
-        labels: [("region".into(), Some(value.into()))].into(),
+        labels: [("region".into(), LabelChange::Set(value.into()))].into(),
     };
     let name = "istio_requests_total";
     let mut projection = Projection::default();

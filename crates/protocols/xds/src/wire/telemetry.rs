@@ -1,14 +1,16 @@
 //! Telemetry of a proxy's traffic ⇄ `voile.proxy.v1.Telemetry`. Formats and filters are compiled here, once.
 //! One that cannot be compiled refuses the configuration by name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use voile_model::log_filter::LogFilter;
 use voile_model::log_format::LogFormat;
-use voile_model::mesh::telemetry::{CustomTag, Metric, SamplingShare, TagOverride, TelemetrySide};
+use voile_model::mesh::telemetry::{
+    CustomTag, Metric, RequestAttribute, SamplingShare, TagOverride, TelemetrySide,
+};
 use voile_model::{Port, ServiceKey};
 use voile_proto::proxy as wire;
 
@@ -153,6 +155,20 @@ impl Telemetry {
             }
         }
         (off, tags)
+    }
+
+    /// The values of requests that labels of one side have.
+    #[must_use]
+    pub fn computed(&self, side: TelemetrySide) -> BTreeSet<RequestAttribute> {
+        let shown = Metric::NAMES
+            .iter()
+            .map(|(.., exposed)| self.metric(side, exposed));
+        let tags = shown.filter(|(off, _)| !off).flat_map(|(_, tags)| tags);
+        let computed = tags.filter_map(|(_, change)| match change {
+            TagOverride::Computed(attribute) => Some(attribute),
+            TagOverride::Remove | TagOverride::Set(_) => None,
+        });
+        computed.collect()
     }
 
     /// Returns true if all metrics of a side are off, so that nothing need be counted.
@@ -366,17 +382,35 @@ mod tags {
 }
 
 wire_type! { MetricOverride as wire::MetricOverride { metric, side, disabled, tags, } }
-wire_tuple! { (Arc<str>, TagOverride) as wire::TagOverride { name, value } }
 
-impl WireType<Option<String>> for TagOverride {
-    fn to_wire(&self) -> Option<String> {
-        match self {
-            Self::Remove => None,
-            Self::Set(value) => Some(value.to_string()),
+impl WireType<wire::TagOverride> for (Arc<str>, TagOverride) {
+    fn to_wire(&self) -> wire::TagOverride {
+        let (value, computed) = match &self.1 {
+            TagOverride::Remove => (None, None),
+            TagOverride::Set(value) => (Some(value.to_string()), None),
+            TagOverride::Computed(attribute) => (None, Some(attribute.to_string())),
+        };
+        wire::TagOverride {
+            name: self.0.to_string(),
+            value,
+            computed,
         }
     }
 
-    fn from_wire(form: Option<String>) -> Result<Self, WireError> {
-        Ok(form.map_or(Self::Remove, |value| Self::Set(value.into())))
+    fn from_wire(form: wire::TagOverride) -> Result<Self, WireError> {
+        let change = match (form.value, form.computed) {
+            (None, None) => TagOverride::Remove,
+            (Some(value), None) => TagOverride::Set(value.into()),
+            (None, Some(computed)) => {
+                let attribute = RequestAttribute::parse(&computed);
+                TagOverride::Computed(attribute.ok_or_else(|| {
+                    WireError::new("computed", format!("`{computed}` is no value of a request"))
+                })?)
+            }
+            (Some(_), Some(_)) => {
+                return Err(WireError::new("computed", "a label has one value"));
+            }
+        };
+        Ok((form.name.into(), change))
     }
 }

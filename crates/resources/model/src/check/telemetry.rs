@@ -10,8 +10,8 @@ use crate::codes;
 use crate::decode::{FieldPath, Fields, Report, SpannedValue};
 use crate::logs::log_filter::LogFilter;
 use crate::mesh::telemetry::{
-    CustomTag, LoggingRule, Metric, MetricOverride, MetricsRule, ProviderName, SamplingShare,
-    TagOverride, Telemetry, TelemetrySides, TracingRule,
+    CustomTag, LoggingRule, Metric, MetricOverride, MetricsRule, ProviderName, RequestAttribute,
+    SamplingShare, TagOverride, Telemetry, TelemetrySides, TracingRule, quoted,
 };
 use crate::text::{clip, suggest};
 use crate::written::{Text, telemetry as written};
@@ -322,32 +322,24 @@ fn tag_override(
             report.required(None::<()>, &name.at, "value");
             None
         }
-        (false, Some(value)) => {
-            let set = tag_value(value, report)?;
-            Some((name.value.clone(), TagOverride::Set(set)))
-        }
+        (false, Some(value)) => Some((name.value.clone(), tag_value(value, report)?)),
     }
 }
 
-/// A constant. Anything of the request would make series without a bound.
-fn tag_value(text: &Text, report: &Report) -> Option<Arc<str>> {
+/// A constant, or one value of a request.
+fn tag_value(text: &Text, report: &Report) -> Option<TagOverride> {
     let value = text.value.trim();
-    let quoted = |quote: char| {
-        let inner = value.strip_prefix(quote)?.strip_suffix(quote)?;
-        (!inner.contains([quote, '\\'])).then(|| inner.into())
-    };
-    if let Some(constant) = quoted('"').or_else(|| quoted('\'')) {
-        return Some(constant);
+    let constant = quoted(value).map(|constant| TagOverride::Set(constant.into()));
+    let computed = || RequestAttribute::parse(value).map(TagOverride::Computed);
+    let found = constant.or_else(computed);
+    if found.is_none() {
+        let message = format!(
+            "`{}` is neither a constant nor a value of requests that a label may have",
+            clip(&text.value)
+        );
+        let help = "one of \"'text'\", request.method, request.host, request.scheme, request.path, request.url_path, \
+                    request.useragent, request.headers['name']";
+        report.error(codes::NOT_YET, &text.at, message, help);
     }
-    let message = format!(
-        "`{}` is not a constant: a label made of each request's own values has no bound",
-        clip(&text.value)
-    );
-    report.error(
-        codes::NOT_YET,
-        &text.at,
-        message,
-        "write a text in quotes inside the quotes: \"'eu-1'\"",
-    );
-    None
+    found
 }

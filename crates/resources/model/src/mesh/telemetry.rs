@@ -2,6 +2,7 @@
 //! the mesh's, its namespace's and those that select it, from wide to narrow ([`Mesh::telemetry_for`]).
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use super::authorization::TargetReference;
@@ -194,6 +195,76 @@ pub enum TagOverride {
     Remove,
     /// It says this, whether it was there or not.
     Set(Arc<str>),
+    /// The same with a value of each request.
+    Computed(RequestAttribute),
+}
+
+/// A value of a request that a label may have, by CEL's words for it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RequestAttribute {
+    /// `request.method`.
+    Method,
+    /// `request.host`.
+    Host,
+    /// `request.scheme`.
+    Scheme,
+    /// `request.path`: path and query.
+    Path,
+    /// `request.url_path`: the path alone.
+    UrlPath,
+    /// `request.headers['name']`; the name in lower case.
+    Header(Arc<str>),
+}
+
+impl RequestAttribute {
+    /// Those without a name of their own.
+    const WORDS: [(&'static str, Self); 5] = [
+        ("request.method", Self::Method),
+        ("request.host", Self::Host),
+        ("request.scheme", Self::Scheme),
+        ("request.path", Self::Path),
+        ("request.url_path", Self::UrlPath),
+    ];
+
+    /// What an expression names, if it is nothing but the name of a value.
+    #[must_use]
+    pub fn parse(expression: &str) -> Option<Self> {
+        let words = &Self::WORDS;
+        if let Some((_, found)) = words.iter().find(|(word, _)| *word == expression) {
+            return Some(found.clone());
+        }
+        if expression == "request.useragent" {
+            return Some(Self::Header("user-agent".into()));
+        }
+        let key = expression.strip_prefix("request.headers[")?;
+        let name = quoted(key.strip_suffix(']')?.trim())?;
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        (!name.is_empty() && name.bytes().all(token))
+            .then(|| Self::Header(name.to_ascii_lowercase().into()))
+    }
+}
+
+impl fmt::Display for RequestAttribute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header(name) => write!(f, "request.headers['{name}']"),
+            other => {
+                let word = Self::WORDS.iter().find(|(_, known)| known == other);
+                f.write_str(word.map_or("", |(word, _)| word))
+            }
+        }
+    }
+}
+
+/// The text within quotes of either kind; `None` if it is something else.
+#[must_use]
+pub fn quoted(expression: &str) -> Option<&str> {
+    let quote = expression
+        .chars()
+        .next()
+        .filter(|quote| "'\"".contains(*quote))?;
+    let inner = expression[1..].strip_suffix(quote)?;
+    (!inner.contains([quote, '\\'])).then_some(inner)
 }
 
 /// Istio's standard metrics.

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use voile_model::mesh::telemetry::{Metric, TagOverride, TelemetrySide};
-use voile_telemetry::{MetricFamily, MetricShape, ProcessFigures, Projection, Reporter, Scrape};
+use voile_telemetry::{
+    LabelChange, MetricFamily, MetricShape, ProcessFigures, Projection, Reporter, Scrape,
+};
 use voile_traffic::EndpointHealth;
 use voile_xds::wire::Telemetry;
 
@@ -81,8 +83,11 @@ fn projection(control: &Control) -> Projection {
 fn shape(told: &Telemetry, side: TelemetrySide, exposed: &str) -> MetricShape {
     let (off, tags) = told.metric(side, exposed);
     let label = |(name, change)| match change {
-        TagOverride::Remove => (name, None),
-        TagOverride::Set(value) => (name, Some(value)),
+        TagOverride::Remove => (name, LabelChange::Remove),
+        TagOverride::Set(value) => (name, LabelChange::Set(value)),
+        TagOverride::Computed(attribute) => {
+            (name, LabelChange::Value(attribute.to_string().into()))
+        }
     };
     let labels = tags.into_iter().map(label).collect();
     MetricShape { off, labels }

@@ -109,6 +109,7 @@ impl TunnelCalls {
             service: service.clone(),
             protocol,
             security: Security::MutualTls,
+            values: Vec::new(),
         };
         (labels, settled)
     }

@@ -38,6 +38,7 @@ pub(crate) fn inbound_series(
         service: slot.plan.borrow().service.clone(),
         protocol,
         security,
+        values: Vec::new(),
     };
     match known {
         PeerEntry::Asked => worker.provisional.series(&worker.shard, address, &labels),

@@ -497,7 +497,8 @@ impl GatewayRole {
             None => self.out.series(&black_hole(), None, protocol),
         };
         let from = self.vantage();
-        request_series::count(worker, from, series, exchange.record);
+        let counted = (exchange.head.as_ref(), exchange.record);
+        request_series::count(worker, from, series, counted);
         if access_logs::wants(worker, from, notes) {
             let bind = self.inbound().plan.borrow().bind;
             let meant = called.map(|called| (called.plan.service.host.as_str(), called.plan.port));

@@ -377,7 +377,8 @@ impl HttpRole for InboundRole {
 
     fn record(&self, exchange: Exchange<'_, Self>) {
         let series = self.series(exchange.record.grpc.is_some());
-        request_series::count(&self.worker, TelemetrySide::Server, series, exchange.record);
+        let counted = (exchange.head.as_ref(), exchange.record);
+        request_series::count(&self.worker, TelemetrySide::Server, series, counted);
         let notes = exchange.ticket.and_then(|ticket| ticket.notes.as_deref());
         if access_logs::wants(&self.worker, TelemetrySide::Server, notes) {
             let plan = self.slot.plan.borrow();

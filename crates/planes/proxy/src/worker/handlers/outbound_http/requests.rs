@@ -703,7 +703,7 @@ impl HttpRole for OutboundRole {
             None => self.series(&black_hole(), None, protocol),
         };
         let from = self.vantage();
-        request_series::count(worker, from, series, record);
+        request_series::count(worker, from, series, (exchange.head.as_ref(), record));
         if let (Some(service), Some(to)) = (service, endpoint) {
             // A retry that was planned and never made reports nothing.
             let kept = ticket.and_then(|ticket| ticket.kept.as_deref());

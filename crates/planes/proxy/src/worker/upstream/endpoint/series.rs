@@ -70,5 +70,6 @@ pub(crate) fn outbound_labels(
         service: service.clone(),
         protocol,
         security: Security::Unknown,
+        values: Vec::new(),
     }
 }
