@@ -18,13 +18,14 @@ use voile_identity::{
     CertificateClient, CertificateKey, CertificateStore, ClientSettings, Identity, MeshRoots,
     Revocations, TrustDomain, retry_delay,
 };
+use voile_process::DnsSockets;
 use voile_telemetry::{DnsFigures, OnDemandFigures};
 use voile_transport::handover::{InheritedSockets, Lent, until_it_opens};
 use voile_transport::{ACCEPT_PAUSE, AcceptFailure, Listener, SpareDescriptor};
 use voile_zds::{AgentMessage, Channel, PodIdentity};
 
 use crate::dispatch::Dispatcher;
-use crate::dns::{Directory, PodDns, Sockets};
+use crate::dns::{self, Directory, PodDns};
 use crate::names::NameLookup;
 use crate::pod::{IdentityKeys, Pod, PodLife, Renewal, addresses};
 use crate::route::OWN_PORTS;
@@ -75,13 +76,13 @@ struct PodListeners {
 impl PodListeners {
     fn stop(&mut self) {
         self.accepting.drain(..).for_each(|task| task.abort());
-        self.dns.iter_mut().for_each(PodDns::pause);
+        self.dns.iter().for_each(|dns| dns.server.pause());
     }
 
     /// Stops listening at once. The agent may name the same network again in its next message, and the accepting
     /// tasks drop their sockets only at their next turn.
     fn close(&mut self) {
-        self.dns.iter_mut().for_each(PodDns::close);
+        self.dns.iter().for_each(|dns| dns.server.close());
         self.stop();
         for (_, listener) in &self.listeners {
             listener.close();
@@ -158,7 +159,7 @@ impl NodePods {
     pub(crate) fn looked_up(&self) -> DnsFigures {
         let pods = self.pods.borrow();
         let each = pods.values().filter_map(|doors| doors.dns.as_ref());
-        let each = each.map(PodDns::figures);
+        let each = each.map(|dns| dns.server.figures());
         self.means.directory.figures(each)
     }
 
@@ -166,7 +167,7 @@ impl NodePods {
     pub(crate) fn lookups(&self) -> OnDemandFigures {
         let pods = self.pods.borrow();
         let each = pods.values().filter_map(|doors| doors.dns.as_ref());
-        let each = each.map(PodDns::lookups);
+        let each = each.map(|dns| dns.lookups.figures());
         self.means.directory.lookups(each)
     }
 
@@ -178,7 +179,7 @@ impl NodePods {
             && Arc::ptr_eq(&doors.pod, &question.pod)
             && let Some(dns) = &doors.dns
         {
-            dns.resolve(&question.host, question.answer);
+            dns.lookups.resolve(&question.host, question.answer);
         }
     }
 
@@ -223,7 +224,7 @@ impl NodePods {
             let accepting = tokio::task::spawn_local(accepting);
             doors.accepting.push(accepting.abort_handle());
         }
-        if let Some(Err(error)) = doors.dns.as_mut().map(PodDns::open) {
+        if let Some(Err(error)) = doors.dns.as_ref().map(|dns| dns.server.open()) {
             tracing::warn!(%error, pod = %doors.pod.name, "cannot answer DNS queries of the pod; trying again");
             let again = open_dns_again(Rc::downgrade(self), Arc::clone(&doors.pod));
             doors
@@ -242,7 +243,7 @@ impl NodePods {
                 all.push((role(door.name(), place), listener.address(), socket));
             }
             if let Some(dns) = &doors.dns {
-                all.extend(dns.lend(place)?);
+                all.extend(dns.server.lend(|name| role(name, place))?);
             }
         }
         Ok(all)
@@ -573,7 +574,7 @@ impl NodePods {
     pub(crate) fn has_answered(&self) -> bool {
         let pods = self.pods.borrow();
         let mut each = pods.values().filter_map(|doors| doors.dns.as_ref());
-        each.all(PodDns::is_idle)
+        each.all(|dns| dns.server.is_idle())
     }
 
     /// Cuts open connections, and drops all pods.
@@ -591,10 +592,10 @@ async fn open_dns_again(agency: Faint<NodePods>, pod: Arc<Pod>) {
         let Some(agency) = agency.upgrade() else {
             return Ok(());
         };
-        let mut pods = agency.pods.borrow_mut();
-        let doors = pods.get_mut(&*pod.uid);
-        let dns = doors.and_then(|doors| doors.dns.as_mut());
-        dns.map_or(Ok(()), PodDns::open)
+        let pods = agency.pods.borrow();
+        let doors = pods.get(&*pod.uid);
+        let dns = doors.and_then(|doors| doors.dns.as_ref());
+        dns.map_or(Ok(()), |dns| dns.server.open())
     };
     until_it_opens("DNS of a pod", open).await;
 }
@@ -605,9 +606,12 @@ pub(crate) fn role(name: &str, (device, inode): (u64, u64)) -> String {
 }
 
 /// All sockets of a pod.
-fn bound(inherited: &mut InheritedSockets, place: (u64, u64)) -> io::Result<(Listeners, Sockets)> {
+fn bound(
+    inherited: &mut InheritedSockets,
+    place: (u64, u64),
+) -> io::Result<(Listeners, DnsSockets)> {
     let listeners = listeners(inherited, place, &DOORS)?;
-    Ok((listeners, Sockets::bind(inherited, place)?))
+    Ok((listeners, dns::bind(inherited, place)?))
 }
 
 /// These doors, for both families where the machine has both: those inherited of this place, or new ones of the calling

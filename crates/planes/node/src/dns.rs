@@ -5,52 +5,45 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, watch};
 use voile_dns::{
     DnsCounters, DnsQuestion, DnsUpstream, LocalName, Names, Owner, QueryLimits, Resolver,
-    Responder, SocketPair, Upstreams,
+    Responder,
 };
 use voile_model::Namespace;
 use voile_model::names::{is_service_name, pod_of_service};
-use voile_process::ExternalResolver;
+use voile_process::{DnsServer, DnsSockets, ExternalResolver};
 use voile_telemetry::{DnsFigures, OnDemandFigures};
 use voile_transport::OUTWARD_MARK;
-use voile_transport::handover::{InheritedSockets, Lent};
+use voile_transport::handover::InheritedSockets;
 use voile_xds::wire::{NameMeaning, search_name_of};
 
 use crate::agents::role;
-use crate::names::{Lookups, Resolved};
+use crate::names::Lookups;
 use crate::pod::Pod;
 use crate::registry::{RegistryView, SearchResult, ServedService, Subscription};
 use crate::worker::ControlPlaneClient;
 
 /// Port at the pod's loopback addresses to which its DNS queries are redirected.
 const PORT: u16 = 15053;
-/// Names under which the sockets are passed to a successor process.
-const ROLES: [&str; 2] = ["dns-udp", "dns-tcp"];
 /// Time after which an unused name is forgotten: many times the TTL of the answers.
 const UNUSED_FOR: Duration = Duration::from_mins(10);
 /// Questions of one pod that are passed on at once; each has a socket, and a node's pods share its descriptors.
 const MAX_FORWARDED: usize = 32;
 /// Questions of one pod that wait for their turn: with those passed on fewer than are answered at once.
 const MAX_WAITING: usize = 128;
-/// Time that a waiting query waits for its turn. With the resolver's time (4 s) it stays below a client's patience (5
-/// s).
-const WAIT_FOR_TURN: Duration = Duration::from_millis(800);
 /// Limits for one pod: lower than in a pod's own proxy, since a node has a hundred pods.
 const BOUNDS: QueryLimits = QueryLimits {
     outstanding: 256,
     connections: 16,
     queue_bytes: 256 * 1024,
 };
-/// The servers that the node proxy itself asks.
-const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// No hosts file is the pod's that we could read.
 const NO_HOSTS: &str = "";
 
@@ -181,7 +174,7 @@ async fn sweep(directory: Weak<Directory>) {
 }
 
 /// Answers the DNS queries of one pod from the mesh's names.
-struct PodResolver {
+pub(crate) struct PodResolver {
     directory: Rc<Directory>,
     namespace: Namespace,
 }
@@ -231,51 +224,40 @@ fn said(view: &RegistryView, served: &ServedService) -> Option<LocalName> {
     })
 }
 
-/// The sockets of one pod.
-pub(crate) struct Sockets(Vec<(UdpSocket, TcpListener)>);
-
-impl Sockets {
-    /// Those inherited of this place, or new ones of the calling thread's network.
-    pub(crate) fn bind(inherited: &mut InheritedSockets, place: (u64, u64)) -> io::Result<Self> {
-        let mut bind = |ip: IpAddr| -> io::Result<_> {
-            let address = SocketAddr::new(ip, PORT);
-            let named = |error: io::Error| {
-                io::Error::new(
-                    error.kind(),
-                    format!("cannot answer DNS at {address}: {error}"),
-                )
-            };
-            let udp = inherited.bind_udp(&role(ROLES[0], place), address);
-            let tcp = inherited.bind(&role(ROLES[1], place), address);
-            Ok((udp.map_err(named)?, tcp.map_err(named)?))
-        };
-        let mut all = vec![bind(Ipv4Addr::LOCALHOST.into())?];
-        match bind(Ipv6Addr::LOCALHOST.into()) {
-            Ok(sixth) => all.push(sixth),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
-            // A machine without IPv6 has no queries over IPv6.
-            Err(error) => tracing::debug!(%error, "cannot answer DNS over IPv6"),
-        }
-        Ok(Self(all))
+/// Binds the sockets of one pod: those inherited of this place, or new ones of the calling thread's network.
+pub(crate) fn bind(inherited: &mut InheritedSockets, place: (u64, u64)) -> io::Result<DnsSockets> {
+    let mut sockets = DnsSockets::default();
+    let mut bind = |ip: IpAddr| {
+        let address = SocketAddr::new(ip, PORT);
+        let bound = sockets.bind(address, inherited, |name| role(name, place));
+        bound.map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("cannot answer DNS at {address}: {error}"),
+            )
+        })
+    };
+    bind(Ipv4Addr::LOCALHOST.into())?;
+    match bind(Ipv6Addr::LOCALHOST.into()) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
+        // A machine without IPv6 has no queries over IPv6.
+        Err(error) => tracing::debug!(%error, "cannot answer DNS over IPv6"),
     }
+    Ok(sockets)
 }
 
 /// DNS of one pod.
 pub(crate) struct PodDns {
-    sockets: Sockets,
     directory: Rc<Directory>,
-    responder: Rc<Responder<PodResolver>>,
-    lookups: Rc<Lookups>,
-    serving: Vec<SocketPair>,
+    pub(crate) server: DnsServer<PodResolver>,
+    /// Resolves names to which connections of the pod go.
+    pub(crate) lookups: Rc<Lookups>,
 }
 
 impl PodDns {
-    pub(crate) fn new(directory: &Rc<Directory>, pod: &Arc<Pod>, sockets: Sockets) -> Self {
-        let upstreams = match directory.outside {
-            ExternalResolver::System => Upstreams::of_file(Path::new(RESOLV_CONF)),
-            ExternalResolver::Server(server) => Upstreams::fixed(server),
-            ExternalResolver::Nowhere => Upstreams::nobody(),
-        };
+    pub(crate) fn new(directory: &Rc<Directory>, pod: &Arc<Pod>, sockets: DnsSockets) -> Self {
+        let upstreams = directory.outside.upstreams();
         let inside = Arc::clone(pod);
         upstreams.set_mark(Some(OUTWARD_MARK));
         upstreams.ask_within(Rc::new(move |make| inside.inside.within(make)));
@@ -293,76 +275,20 @@ impl PodDns {
             directory: Rc::clone(directory),
             namespace: pod.badge.identity.namespace.clone(),
         };
-        let line = DnsUpstream::new(MAX_FORWARDED, MAX_WAITING, WAIT_FOR_TURN);
+        let line = DnsUpstream::new(MAX_FORWARDED, MAX_WAITING);
         let responder = Responder::new(desk, (upstreams, resolver), line);
         Self {
-            sockets,
             directory: Rc::clone(directory),
-            responder: Rc::new(responder),
+            server: DnsServer::new(sockets, responder, BOUNDS),
             lookups,
-            serving: Vec::new(),
         }
-    }
-
-    /// Takes questions from now on.
-    pub(crate) fn open(&mut self) -> io::Result<()> {
-        // What an earlier attempt opened.
-        self.pause();
-        self.serving.retain(|service| !service.is_idle());
-        for (udp, tcp) in &self.sockets.0 {
-            let responder = Rc::clone(&self.responder);
-            let (udp, tcp) = (udp.try_clone()?, tcp.try_clone()?);
-            let service = voile_dns::serve(udp, tcp, responder, &BOUNDS)?;
-            self.serving.push(service);
-        }
-        Ok(())
-    }
-
-    /// Takes no queries; earlier ones are still answered, and later ones wait in the kernel.
-    pub(crate) fn pause(&mut self) {
-        self.serving.iter().for_each(SocketPair::stop);
-    }
-
-    /// Returns true if every question that was taken is answered.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.serving.iter().all(SocketPair::is_idle)
-    }
-
-    /// Lets go of the sockets in this moment.
-    pub(crate) fn close(&mut self) {
-        self.serving.drain(..).for_each(|service| service.close());
-        self.sockets.0.clear();
-    }
-
-    /// The sockets, for a successor.
-    pub(crate) fn lend(&self, place: (u64, u64)) -> io::Result<Vec<Lent>> {
-        let mut all = Vec::new();
-        for (udp, tcp) in &self.sockets.0 {
-            let at = udp.local_addr()?;
-            all.push((role(ROLES[0], place), at, udp.try_clone()?.into()));
-            all.push((role(ROLES[1], place), at, tcp.try_clone()?.into()));
-        }
-        Ok(all)
-    }
-
-    pub(crate) fn figures(&self) -> DnsCounters {
-        self.responder.figures()
-    }
-
-    /// Resolves a name to which connections of the pod go.
-    pub(crate) fn resolve(&self, host: &Arc<str>, answer: oneshot::Sender<Resolved>) {
-        self.lookups.resolve(host, answer);
-    }
-
-    pub(crate) fn lookups(&self) -> OnDemandFigures {
-        self.lookups.figures()
     }
 }
 
 impl Drop for PodDns {
     fn drop(&mut self) {
         let mut gone = self.directory.gone.get();
-        gone.add(&self.responder.figures());
+        gone.add(&self.server.figures());
         self.directory.gone.set(gone);
         let lookups = self.lookups.figures();
         let mut gone = self.directory.gone_lookups.get();

@@ -2,11 +2,15 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use voile_dns::Upstreams;
 use voile_telemetry::logging::LogLevelHandle;
 use voile_transport::handover::HandoverError;
+
+/// The system's file of resolvers.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// Largest number of workers.
 const MAX_WORKERS: usize = 256;
@@ -62,6 +66,18 @@ pub enum ExternalResolver {
     Server(SocketAddr),
     /// No resolver: names outside the mesh do not exist.
     Nowhere,
+}
+
+impl ExternalResolver {
+    /// The servers to ask.
+    #[must_use]
+    pub fn upstreams(self) -> Upstreams {
+        match self {
+            Self::System => Upstreams::of_file(Path::new(RESOLV_CONF)),
+            Self::Server(server) => Upstreams::fixed(server),
+            Self::Nowhere => Upstreams::nobody(),
+        }
+    }
 }
 
 /// Why a proxy cannot run.

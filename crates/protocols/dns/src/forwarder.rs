@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+/// Time that a question waits for its turn: together with the resolver's (4 s) less than a client's patience (5 s).
+const WAIT_FOR_TURN: Duration = Duration::from_millis(800);
+
 /// See the module.
 #[derive(Debug)]
 pub struct DnsUpstream {
     turns: Semaphore,
     waiting: Cell<usize>,
     longest: usize,
-    patience: Duration,
 }
 
 /// A question that is passed on; the next one's turn comes when this is dropped.
@@ -23,13 +25,12 @@ pub struct QueryTurn<'a> {
 }
 
 impl DnsUpstream {
-    /// With `at_once` turns; at most `longest` wait for theirs, and none longer than `patience`.
-    pub fn new(at_once: usize, longest: usize, patience: Duration) -> Self {
+    /// With `at_once` turns; at most `longest` wait for theirs.
+    pub fn new(at_once: usize, longest: usize) -> Self {
         Self {
             turns: Semaphore::new(at_once),
             waiting: Cell::new(0),
             longest,
-            patience,
         }
     }
 
@@ -39,7 +40,7 @@ impl DnsUpstream {
             return Some(QueryTurn { _permit: permit });
         }
         let _waiting = WaitingQuery::begin(self)?;
-        let permit = tokio::time::timeout(self.patience, self.turns.acquire()).await;
+        let permit = tokio::time::timeout(WAIT_FOR_TURN, self.turns.acquire()).await;
         permit
             .ok()?
             .ok()
@@ -71,14 +72,14 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread", start_paused = true)]
     async fn some_go_some_wait_and_the_rest_is_told_at_once() {
-        let line = DnsUpstream::new(1, 1, Duration::from_secs(1));
+        let line = DnsUpstream::new(1, 1);
         let first = line.turn().await;
         assert!(first.is_some());
         let start = tokio::time::Instant::now();
         let (second, third) = tokio::join!(line.turn(), line.turn());
         assert!(second.is_none(), "nobody left in time");
         assert!(third.is_none());
-        assert_eq!(start.elapsed(), Duration::from_secs(1), "only one waited");
+        assert_eq!(start.elapsed(), WAIT_FOR_TURN, "only one waited");
         let leave = async { drop(first) };
         let (second, ()) = tokio::join!(line.turn(), leave);
         assert!(second.is_some(), "its turn came");

@@ -9,13 +9,11 @@ use voile_process::PageSockets;
 use voile_transport::handover::{IncumbentProcess, Lent, until_it_opens};
 
 use super::admin_pages::admin::ProxyPages;
-use super::network::dns;
 
 /// The pages being served, and their sockets for a successor.
 pub(super) struct PageListeners {
     pub(super) tasks: Vec<AbortHandle>,
     pub(super) pages: PageSockets,
-    pub(super) dns: Option<dns::BoundDnsSockets>,
 }
 
 /// Parts that the old process needs for the handover.
@@ -32,10 +30,11 @@ impl IncumbentProcess for HandoverState {
     fn sockets(&self) -> io::Result<Vec<Lent>> {
         let served = self.served.borrow();
         let mut all = served.pages.lend(str::to_owned)?;
-        for (role, address, socket) in served.dns.iter().flat_map(dns::BoundDnsSockets::each) {
-            all.push((role.to_owned(), address?, socket?));
+        let mut control = self.source.control.borrow_mut();
+        if let Some(dns) = &control.dns {
+            all.extend(dns.server.lend(str::to_owned)?);
         }
-        all.extend(self.source.control.borrow_mut().lend()?);
+        all.extend(control.lend()?);
         Ok(all)
     }
 
@@ -45,7 +44,7 @@ impl IncumbentProcess for HandoverState {
             task.abort();
         }
         if let Some(dns) = &self.source.control.borrow().dns {
-            dns.stop();
+            dns.server.pause();
         }
     }
 
@@ -53,11 +52,10 @@ impl IncumbentProcess for HandoverState {
         self.source.control.borrow_mut().accept_again();
         let (source, served) = (Rc::clone(&self.source), Rc::clone(&self.served));
         let reopening = tokio::task::spawn_local(async move {
-            let dns = || match (&source.control.borrow().dns, &served.borrow().dns) {
-                (Some(dns), Some(bound)) => bound.try_clone().and_then(|bound| dns.listen(bound)),
-                _ => Ok(()),
-            };
-            until_it_opens("DNS", dns).await;
+            let dns = source.control.borrow().dns.clone();
+            if let Some(dns) = dns {
+                until_it_opens("DNS", || dns.server.open()).await;
+            }
             let pages = || served.borrow().pages.serve(&source);
             let tasks = until_it_opens("the pages", pages).await;
             served.borrow_mut().tasks = tasks;

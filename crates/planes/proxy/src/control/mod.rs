@@ -13,7 +13,6 @@ mod shutdown;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::atomic::AtomicUsize;
@@ -217,7 +216,7 @@ async fn control(
     let (lookups, mut answers) = names::Lookups::new(Rc::clone(&resolver));
     let idle = Rc::new(Cell::new(options.service_idle.unwrap_or(SERVICE_IDLE)));
     let (resolving, following) = ((upstreams, resolver), (heard, Rc::clone(&idle)));
-    let dns = prepare_dns(&mut pages, &shared, &client, resolving, following)?;
+    let dns = prepare_dns(&mut pages, &shared, &client, resolving, following);
     let (compiler, mut compiled) = compiler::Compiler::new();
     let ending = Rc::new(ShutdownRequest::default());
     let control = Rc::new(RefCell::new(Control::new(
@@ -332,15 +331,12 @@ fn prepare_dns(
     client: &XdsClient,
     resolving: (Rc<Upstreams>, Rc<Resolver>),
     (heard, idle): (Arc<Notify>, Rc<Cell<Duration>>),
-) -> io::Result<Option<StartDns>> {
-    let Some(bound) = pages.dns.take() else {
-        return Ok(None);
-    };
-    pages.dns = Some(bound.try_clone()?);
+) -> Option<StartDns> {
+    let sockets = pages.dns.take()?;
     let (shared, client) = (Arc::clone(shared), client.clone());
-    Ok(Some(Box::new(move || {
-        dns::Dns::start(bound, shared, client, resolving, (heard, idle))
-    })))
+    Some(Box::new(move || {
+        dns::Dns::start(sockets, shared, client, resolving, (heard, idle))
+    }))
 }
 
 fn start_client(

@@ -4,7 +4,7 @@ use std::io;
 use std::net::Ipv6Addr;
 use std::net::SocketAddr;
 
-use voile_process::{PageSockets, RunError};
+use voile_process::{DnsSockets, PageSockets, RunError};
 use voile_transport as transport;
 use voile_transport::CaptureExemption;
 use voile_transport::handover::{self as succession, InheritedSockets, Predecessor};
@@ -18,7 +18,7 @@ use crate::control::{CapturePorts, ProxyOptions};
 pub(super) struct OwnSockets {
     pub(super) pages: PageSockets,
     pub(super) captured: Vec<(ListenerDirection, SocketAddr, std::net::TcpListener)>,
-    pub(super) dns: Option<dns::BoundDnsSockets>,
+    pub(super) dns: Option<DnsSockets>,
     /// The other listening sockets of the process before us.
     pub(super) inherited: InheritedSockets,
     pub(super) predecessor: Option<Predecessor>,
@@ -36,11 +36,7 @@ impl OwnSockets {
         };
         let dns = match options.dns {
             None => None,
-            Some(at) => Some(dns::BoundDnsSockets::new(
-                at,
-                options.capture.is_some(),
-                &mut inherited,
-            )?),
+            Some(at) => Some(dns::bind(at, options.capture.is_some(), &mut inherited)?),
         };
         Ok(Self {
             pages: PageSockets::bind(&options.process, &mut inherited, str::to_owned)?,

@@ -127,7 +127,7 @@ pub(super) async fn drain(
 }
 
 async fn nobody_is_left(dispatcher: &Dispatcher, dns: Option<&Dns>) {
-    while dispatcher.load() > 0 || dns.is_some_and(|dns| !dns.is_idle()) {
+    while dispatcher.load() > 0 || dns.is_some_and(|dns| !dns.server.is_idle()) {
         tokio::time::sleep(DRAIN_LOOK).await;
     }
 }

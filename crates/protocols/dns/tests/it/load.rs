@@ -100,7 +100,7 @@ async fn resolver(socket: UdpSocket, asked: Rc<Cell<Vec<(u16, u16)>>>) {
 /// Every client asks at once; how often each code was the answer, the most sockets used at once, and the slowest of all.
 async fn burst(upstream: SocketAddr) -> ([usize; 16], usize, Duration) {
     let forwarder = Rc::new(Forwarder {
-        line: DnsUpstream::new(AT_ONCE, WAITING, Duration::from_millis(800)),
+        line: DnsUpstream::new(AT_ONCE, WAITING),
         upstreams: Upstreams::fixed(upstream),
         at_once: Cell::new(0),
         most: Cell::new(0),

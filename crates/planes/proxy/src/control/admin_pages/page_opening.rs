@@ -76,10 +76,10 @@ impl PageOpening {
         let listener = PacketListener::bind(path).map_err(|error| {
             RunError::Handover(format!("cannot listen at {}: {error}", path.display()))
         })?;
-        let (pages, dns) = (sockets.pages, sockets.dns);
+        let pages = sockets.pages;
         let holder = Rc::new(HandoverState {
             source: Rc::clone(&self.source),
-            served: Rc::new(RefCell::new(PageListeners { tasks, pages, dns })),
+            served: Rc::new(RefCell::new(PageListeners { tasks, pages })),
         });
         let offering = tokio::task::spawn_local(offer(listener, holder));
         self.offering = Some(offering.abort_handle());

@@ -4,7 +4,6 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +15,7 @@ use voile_dns::{
     TTL_SECONDS, Upstreams,
 };
 use voile_model::names::{is_mesh_name, is_service_name, pod_of_service};
-use voile_process::{ExternalResolver, RunError};
+use voile_process::{DnsServer, DnsSockets, RunError};
 use voile_proto::type_url;
 use voile_telemetry::{DnsFigures, MetricFamily};
 use voile_transport::handover::InheritedSockets;
@@ -32,84 +31,43 @@ const MAX_FORWARDED: usize = 256;
 /// Questions that wait for their turn: with those passed on fewer than are answered at once (2,048), so that a resolver that
 /// is silent does not cost the mesh its names.
 const MAX_WAITING: usize = 1024;
-/// Longest wait for a turn: together with the resolver's time (4 s) less than a client's patience (5 s).
-const WAIT_FOR_TURN: Duration = Duration::from_millis(800);
 /// Factor of a service's idle time after which an unused name is let go: clients remember some answers longer than we ask
 /// them to. Never before our answers expire.
 const PATIENT: u32 = 2;
-/// Paths of `resolv.conf` and `hosts`.
-const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// The system's names of hosts.
 const HOSTS: &str = "/etc/hosts";
 
-/// Sockets of the DNS server, bound before anything else begins.
-pub(in crate::control) struct BoundDnsSockets(Vec<(std::net::UdpSocket, std::net::TcpListener)>);
-
-impl BoundDnsSockets {
-    /// Binds UDP and TCP at `--dns`. Questions that are `captured` over IPv6 are redirected to IPv6's loopback address.
-    pub(in crate::control) fn new(
-        address: SocketAddr,
-        captured: bool,
-        inherited: &mut InheritedSockets,
-    ) -> Result<Self, RunError> {
-        if address.ip().is_unspecified() {
-            return Err(RunError::Option(format!(
-                "--dns {address} would answer the whole network; use a loopback address, or the pod's own"
-            )));
+/// Binds the sockets of the DNS server at `--dns`, before anything else begins. Questions that are `captured` over IPv6 are
+/// redirected to IPv6's loopback address.
+pub(in crate::control) fn bind(
+    address: SocketAddr,
+    captured: bool,
+    inherited: &mut InheritedSockets,
+) -> Result<DnsSockets, RunError> {
+    if address.ip().is_unspecified() {
+        return Err(RunError::Option(format!(
+            "--dns {address} would answer the whole network; use a loopback address, or the pod's own"
+        )));
+    }
+    let mut sockets = DnsSockets::default();
+    let bound = sockets.bind(address, inherited, str::to_owned);
+    bound.map_err(|error| RunError::Bind {
+        address,
+        purpose: "DNS",
+        error,
+    })?;
+    if captured && address.ip() == Ipv4Addr::LOCALHOST {
+        let sixth = SocketAddr::new(Ipv6Addr::LOCALHOST.into(), address.port());
+        if let Err(error) = sockets.bind(sixth, inherited, str::to_owned) {
+            tracing::info!(address = %sixth, %error, "cannot answer DNS over IPv6");
         }
-        let mut bind = |address: SocketAddr| -> io::Result<_> {
-            let udp = inherited.bind_udp(ROLES[0], address)?;
-            let tcp = inherited.bind(ROLES[1], udp.local_addr()?)?;
-            Ok((udp, tcp))
-        };
-        let first = bind(address).map_err(|error| RunError::Bind {
-            address,
-            purpose: "DNS",
-            error,
-        })?;
-        let mut bound = vec![first];
-        if captured && address.ip() == Ipv4Addr::LOCALHOST {
-            let sixth = SocketAddr::new(Ipv6Addr::LOCALHOST.into(), address.port());
-            match bind(sixth) {
-                Ok(sixth) => bound.push(sixth),
-                Err(error) => {
-                    tracing::info!(address = %sixth, %error, "cannot answer DNS over IPv6");
-                }
-            }
-        }
-        Ok(Self(bound))
     }
-
-    pub(in crate::control) fn try_clone(&self) -> io::Result<Self> {
-        let both = |(udp, tcp): &(std::net::UdpSocket, std::net::TcpListener)| {
-            Ok((udp.try_clone()?, tcp.try_clone()?))
-        };
-        self.0.iter().map(both).collect::<io::Result<_>>().map(Self)
-    }
-
-    /// Each socket, for a successor.
-    pub(in crate::control) fn each(&self) -> impl Iterator<Item = Lent> {
-        self.0.iter().flat_map(|(udp, tcp)| {
-            [
-                (ROLES[0], udp.local_addr(), udp.try_clone().map(Into::into)),
-                (ROLES[1], tcp.local_addr(), tcp.try_clone().map(Into::into)),
-            ]
-        })
-    }
+    Ok(sockets)
 }
-
-/// Socket for a successor: its role, its address, itself.
-pub(in crate::control) type Lent = (&'static str, io::Result<SocketAddr>, io::Result<OwnedFd>);
-
-/// The roles of the two sockets.
-const ROLES: [&str; 2] = ["dns-udp", "dns-tcp"];
 
 /// Servers to ask, as `--resolver` says.
 pub(in crate::control) fn upstreams(options: &ProxyOptions) -> Rc<Upstreams> {
-    let upstreams = match options.process.resolver {
-        ExternalResolver::Server(server) => Upstreams::fixed(server),
-        ExternalResolver::System => Upstreams::of_file(Path::new(RESOLV_CONF)),
-        ExternalResolver::Nowhere => Upstreams::nobody(),
-    };
+    let upstreams = options.process.resolver.upstreams();
     // Our own questions must not be redirected to ourselves.
     upstreams.set_mark(
         options
@@ -127,8 +85,7 @@ pub(in crate::control) fn resolver(upstreams: &Rc<Upstreams>) -> Rc<Resolver> {
 /// See the module.
 pub(in crate::control) struct Dns {
     known: Rc<ResolvedHosts>,
-    responder: Rc<Responder<DnsView>>,
-    services: RefCell<Vec<voile_dns::SocketPair>>,
+    pub(in crate::control) server: DnsServer<DnsView>,
 }
 
 /// Names of the mesh, as far as they were asked for.
@@ -147,18 +104,16 @@ struct ResolvedHosts {
 impl Dns {
     /// Answers on the bound sockets from now on.
     pub(in crate::control) fn start(
-        bound: BoundDnsSockets,
+        sockets: DnsSockets,
         shared: Arc<Mutex<DiscoveryState>>,
         client: XdsClient,
         (upstreams, resolver): (Rc<Upstreams>, Rc<Resolver>),
         (heard, idle): (Arc<Notify>, Rc<Cell<Duration>>),
     ) -> io::Result<Rc<Self>> {
-        let mut addresses = Vec::new();
-        for (udp, _) in &bound.0 {
-            let address = udp.local_addr()?;
-            upstreams.avoid(address);
-            addresses.push(address);
-        }
+        let addresses = sockets.addresses()?;
+        addresses
+            .iter()
+            .for_each(|address| upstreams.avoid(*address));
         let known = Rc::new(ResolvedHosts {
             shared,
             client,
@@ -167,47 +122,17 @@ impl Dns {
             asked: RefCell::default(),
             sweeping: Cell::new(false),
         });
-        let line = DnsUpstream::new(MAX_FORWARDED, MAX_WAITING, WAIT_FOR_TURN);
+        let line = DnsUpstream::new(MAX_FORWARDED, MAX_WAITING);
         let responder = Responder::new(DnsView(Rc::clone(&known)), (upstreams, resolver), line);
-        let dns = Rc::new(Self {
-            known,
-            responder: Rc::new(responder),
-            services: RefCell::default(),
-        });
-        dns.listen(bound)?;
+        let server = DnsServer::new(sockets, responder, QueryLimits::default());
+        server.open()?;
         tracing::info!(?addresses, "answering DNS");
-        Ok(dns)
-    }
-
-    /// Begins to answer on these sockets.
-    pub(in crate::control) fn listen(self: &Rc<Self>, bound: BoundDnsSockets) -> io::Result<()> {
-        for (udp, tcp) in bound.0 {
-            let responder = Rc::clone(&self.responder);
-            let service = voile_dns::serve(udp, tcp, responder, &QueryLimits::default())?;
-            self.services.borrow_mut().push(service);
-        }
-        Ok(())
-    }
-
-    /// Leaves new questions to the other process that holds the sockets.
-    pub(in crate::control) fn stop(&self) {
-        self.services
-            .borrow()
-            .iter()
-            .for_each(voile_dns::SocketPair::stop);
-    }
-
-    /// Returns true if no question is open.
-    pub(in crate::control) fn is_idle(&self) -> bool {
-        self.services
-            .borrow()
-            .iter()
-            .all(voile_dns::SocketPair::is_idle)
+        Ok(Rc::new(Self { known, server }))
     }
 
     /// For the metrics page.
     pub(in crate::control) fn families(&self) -> impl Iterator<Item = MetricFamily> {
-        let figures = self.responder.figures();
+        let figures = self.server.figures();
         DnsFigures {
             requests: figures.requests,
             upstream_requests: figures.upstream_requests,
@@ -303,7 +228,7 @@ async fn sweep(known: Weak<ResolvedHosts>) {
 
 /// View of the DNS server on the mesh's names. Below `svc` of the cluster's domain only the mesh decides
 /// which names exist.
-struct DnsView(Rc<ResolvedHosts>);
+pub(in crate::control) struct DnsView(Rc<ResolvedHosts>);
 
 impl Names for DnsView {
     async fn meaning(&self, host: &str) -> LocalName {
