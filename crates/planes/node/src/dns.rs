@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,6 @@ pub(crate) struct Directory {
     outside: ExternalResolver,
     /// Names asked of the control plane, as pods last looked for each.
     asked: RefCell<DnsQuestion>,
-    sweeping: Cell<bool>,
     /// Query counters of removed pods, and counters of the names resolved for their connections.
     gone: Cell<DnsCounters>,
     gone_lookups: Cell<OnDemandFigures>,
@@ -74,7 +73,6 @@ impl Directory {
             heard,
             outside,
             asked: RefCell::default(),
-            sweeping: Cell::new(false),
             gone: Cell::default(),
             gone_lookups: Cell::default(),
         })
@@ -122,8 +120,9 @@ impl Directory {
         }
         let wish = self.asker.registry().search(name);
         self.asker.follow(wish);
-        if !self.sweeping.replace(true) {
-            tokio::task::spawn_local(sweep(Rc::downgrade(self)));
+        if asking.sweep {
+            let sweep = voile_dns::sweep(Rc::downgrade(self), Self::let_go_of_unused);
+            tokio::task::spawn_local(sweep);
         }
     }
 
@@ -156,20 +155,6 @@ impl Directory {
         let mut all = self.gone_lookups.get();
         pods.for_each(|one| all.add(&one));
         all
-    }
-}
-
-/// Runs while there are names, sleeps until the oldest may be let go.
-async fn sweep(directory: Weak<Directory>) {
-    loop {
-        let Some(directory) = directory.upgrade() else {
-            return;
-        };
-        let Some(next) = directory.let_go_of_unused() else {
-            return directory.sweeping.set(false);
-        };
-        drop(directory);
-        tokio::time::sleep_until(next.into()).await;
     }
 }
 

@@ -10,7 +10,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,6 @@ pub(crate) struct Lookups {
     known: RefCell<ResolvedNames>,
     /// When each was called last.
     called: RefCell<DnsQuestion>,
-    sweeping: Cell<bool>,
     begun: Cell<u64>,
     failed: Cell<u64>,
 }
@@ -65,7 +64,6 @@ impl Lookups {
             turns: Semaphore::new(MAX_LOOKUPS),
             known: RefCell::default(),
             called: RefCell::new(DnsQuestion::at_most(MAX_NAMES)),
-            sweeping: Cell::new(false),
             begun: Cell::new(0),
             failed: Cell::new(0),
         })
@@ -99,8 +97,9 @@ impl Lookups {
         if ask {
             tokio::task::spawn_local(Rc::clone(self).look_up(Arc::clone(host)));
         }
-        if !self.sweeping.replace(true) {
-            tokio::task::spawn_local(sweep(Rc::downgrade(self)));
+        if asking.sweep {
+            let sweep = voile_dns::sweep(Rc::downgrade(self), Self::forget_unused);
+            tokio::task::spawn_local(sweep);
         }
     }
 
@@ -169,20 +168,6 @@ impl ResolvedNames {
             let gone: std::collections::HashSet<&str> = names.iter().map(|name| &**name).collect();
             self.table.retain(|name| !gone.contains(name));
         }
-    }
-}
-
-/// Runs while there are names, sleeps until the oldest may be forgotten.
-async fn sweep(lookups: Weak<Lookups>) {
-    loop {
-        let Some(lookups) = lookups.upgrade() else {
-            return;
-        };
-        let Some(next) = lookups.forget_unused() else {
-            return lookups.sweeping.set(false);
-        };
-        drop(lookups);
-        tokio::time::sleep_until(next.into()).await;
     }
 }
 

@@ -22,7 +22,7 @@ mod watched;
 pub use exchange::{DnsTransport, ExchangeError, Within};
 pub use forwarder::{DnsUpstream, QueryTurn};
 pub use message::{Query, QueryKind, ReceivedMessage};
-pub use question::{DnsQuestion, LookupAction};
+pub use question::{DnsQuestion, LookupAction, sweep};
 pub use resolver::{Family, LookupError, ResolvedAddresses, Resolver, addresses_in};
 pub use responder::{DnsCounters, LocalName, Names, Owner, Responder, TTL_SECONDS};
 pub use server::{AnswerSource, QueryLimits, SocketPair, serve};

@@ -2,6 +2,7 @@
 //! one is dropped. Time is an argument.
 
 use std::collections::HashMap;
+use std::rc::Weak;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,8 @@ const LET_GO: usize = 16;
 pub struct DnsQuestion {
     names: HashMap<Arc<str>, Instant>,
     most: usize,
+    /// A [`sweep`] runs.
+    swept: bool,
 }
 
 impl Default for DnsQuestion {
@@ -30,6 +33,8 @@ pub struct LookupAction {
     pub anew: bool,
     /// These made room.
     pub let_go: Vec<Arc<str>>,
+    /// A [`sweep`] is to begin.
+    pub sweep: bool,
 }
 
 impl DnsQuestion {
@@ -39,6 +44,7 @@ impl DnsQuestion {
         Self {
             names: HashMap::new(),
             most,
+            swept: false,
         }
     }
 
@@ -63,7 +69,11 @@ impl DnsQuestion {
             }
         }
         self.names.insert(Arc::clone(name), now);
-        LookupAction { anew: true, let_go }
+        LookupAction {
+            anew: true,
+            let_go,
+            sweep: !std::mem::replace(&mut self.swept, true),
+        }
     }
 
     /// Drops the names that were not looked up for so long, and returns them; also the time at which the next one may
@@ -84,6 +94,7 @@ impl DnsQuestion {
             self.names.remove(name);
         }
         let next = self.names.values().min().map(|oldest| *oldest + unused_for);
+        self.swept = next.is_some();
         (unused, next)
     }
 
@@ -91,6 +102,14 @@ impl DnsQuestion {
     #[must_use]
     pub fn count(&self) -> usize {
         self.names.len()
+    }
+}
+
+/// Runs while there are names, and sleeps until the oldest may be dropped. `let_go` drops what is [`DnsQuestion::unused`], and
+/// returns when the next may be due.
+pub async fn sweep<T>(owner: Weak<T>, let_go: impl Fn(&T) -> Option<Instant>) {
+    while let Some(next) = owner.upgrade().and_then(|owner| let_go(&owner)) {
+        tokio::time::sleep_until(next.into()).await;
     }
 }
 

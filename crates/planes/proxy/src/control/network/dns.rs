@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -98,7 +98,6 @@ struct ResolvedHosts {
     idle: Rc<Cell<Duration>>,
     /// Names subscribed to, with the time of the last question for each.
     asked: RefCell<DnsQuestion>,
-    sweeping: Cell<bool>,
 }
 
 impl Dns {
@@ -120,7 +119,6 @@ impl Dns {
             heard,
             idle,
             asked: RefCell::default(),
-            sweeping: Cell::new(false),
         });
         let line = DnsUpstream::new(MAX_FORWARDED, MAX_WAITING);
         let responder = Responder::new(DnsView(Rc::clone(&known)), (upstreams, resolver), line);
@@ -178,8 +176,9 @@ impl ResolvedHosts {
             // Without room for one more name it counts as never answered.
             let _ = self.client.subscribe(type_url::ADDRESS, [name.clone()]);
         }
-        if !self.sweeping.replace(true) {
-            tokio::task::spawn_local(sweep(Rc::downgrade(self)));
+        if asking.sweep {
+            let sweep = voile_dns::sweep(Rc::downgrade(self), Self::let_go_of_unused);
+            tokio::task::spawn_local(sweep);
         }
     }
 
@@ -194,9 +193,9 @@ impl ResolvedHosts {
     }
 
     /// Lets go of unused names. Returns the time when the next one may be due; `None` without names.
-    fn let_go_of_unused(&self, now: Instant) -> Option<Instant> {
+    fn let_go_of_unused(&self) -> Option<Instant> {
         let unused_for = unused_for(self.idle.get());
-        let (unused, next) = self.asked.borrow_mut().unused(now, unused_for);
+        let (unused, next) = self.asked.borrow_mut().unused(Instant::now(), unused_for);
         unused.iter().for_each(|name| self.let_go(name));
         next
     }
@@ -210,20 +209,6 @@ impl ResolvedHosts {
 fn unused_for(idle: Duration) -> Duration {
     idle.saturating_mul(PATIENT)
         .max(Duration::from_secs(TTL_SECONDS.into()))
-}
-
-/// Runs while there are names, sleeps until the oldest may be let go.
-async fn sweep(known: Weak<ResolvedHosts>) {
-    loop {
-        let next = match known.upgrade() {
-            None => return,
-            Some(known) => match known.let_go_of_unused(Instant::now()) {
-                Some(next) => next,
-                None => return known.sweeping.set(false),
-            },
-        };
-        tokio::time::sleep_until(next.into()).await;
-    }
 }
 
 /// View of the DNS server on the mesh's names. Below `svc` of the cluster's domain only the mesh decides
