@@ -37,12 +37,11 @@ use std::time::Duration;
 
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::LocalSet;
 use voile_identity::{ClientSettings, TrustDomain};
 use voile_memory::MemoryRelief;
-use voile_process::{ProcessOptions, RunError};
+use voile_process::{ProcessOptions, RunError, Signals, until_over};
 use voile_proto::discovery::Node;
 use voile_proto::type_url;
 use voile_telemetry::tap::Tap;
@@ -63,9 +62,6 @@ use registry::{Registry, RegistryView};
 pub use unproven::UNPROVEN_BYTES;
 use view_updates::ViewUpdates;
 use worker::ControlPlaneClient;
-
-/// Interval at which a draining proxy checks if all connections have ended.
-const DRAIN_LOOK: Duration = Duration::from_millis(10);
 
 /// Time that workers get to end cut connections: one turn each, even on a busy machine.
 const CUT_LIMIT: Duration = Duration::from_secs(1);
@@ -192,14 +188,14 @@ async fn serve(options: NodeOptions, mut legacy: Legacy) -> Result<Threads, RunE
     let opening = Rc::clone(&doors).open(legacy.predecessor, options.process.handover.clone());
     tokio::select! {
         opened = opening => opened?,
-        () = signals.next() => {
+        _ = signals.next() => {
             tracing::info!("stopped before the handover: no connection was accepted");
             dispatcher.dismiss();
             return Ok(threads);
         }
     }
     tokio::select! {
-        () = signals.next() => {}
+        _ = signals.next() => {}
         () = told.ending.notified() => {}
     }
     let successor = doors.close();
@@ -275,28 +271,6 @@ fn means(
     }
 }
 
-/// SIGTERM and SIGINT.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn install() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-}
-
 /// Time that connections get to end.
 fn drain_limit(process: &ProcessOptions, successor: NodeSuccessor) -> Duration {
     match successor {
@@ -307,9 +281,7 @@ fn drain_limit(process: &ProcessOptions, successor: NodeSuccessor) -> Duration {
 }
 
 async fn everybody_left(agency: &NodePods, dispatcher: &Dispatcher) {
-    while dispatcher.load() > 0 || !agency.has_answered() {
-        tokio::time::sleep(DRAIN_LOOK).await;
-    }
+    until_over(|| dispatcher.load() == 0 && agency.has_answered()).await;
 }
 
 /// Waits until all connections have ended and all DNS questions are answered, the limit has passed, or a signal comes that is not
@@ -320,7 +292,6 @@ async fn drain(
     signals: &mut Signals,
     awaited: &mut bool,
 ) {
-    tracing::info!(connections = dispatcher.load(), ?limit, "draining");
     let haste = async {
         if *awaited {
             signals.next().await;
@@ -328,12 +299,8 @@ async fn drain(
         }
         signals.next().await;
     };
-    tokio::select! {
-        done = tokio::time::timeout(limit, everybody_left(agency, dispatcher)) => if done.is_err() {
-            tracing::warn!(connections = dispatcher.load(), "drain timeout: closing the remaining connections");
-        },
-        () = haste => tracing::warn!("second signal: shutting down at once"),
-    }
+    let over = everybody_left(agency, dispatcher);
+    voile_process::drain(limit, || dispatcher.load(), over, haste).await;
 }
 
 /// Has names looked up for which workers ask.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tokio::signal::unix::{SignalKind, signal};
+use voile_process::Signals;
 
 /// Simulate many proxies of a control plane, without traffic: each is a discovery stream over TLS with its own token.
 ///
@@ -70,14 +70,10 @@ pub(crate) fn run(args: CrowdArgs) -> ExitCode {
         .build();
     let ended = match runtime {
         Ok(runtime) => runtime.block_on(async {
-            let failed = |e: std::io::Error| format!("signals: {e}");
-            let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-            let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+            let signals = Signals::install();
+            let mut signals = signals.map_err(|error| format!("signals: {error}"))?;
             let stop = async move {
-                tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
-                }
+                signals.next().await;
             };
             voile_crowd::run(settings, stop, |line| println!("{line}")).await
         }),

@@ -10,10 +10,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use voile_identity::state::{PUBLIC_MODE, SECRET_MODE, StateDir};
 use voile_identity::{CertificateClient, CertificateStore, ClientSettings, WorkloadCertificate};
+use voile_process::Signals;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -332,26 +332,4 @@ fn roots(certificate: &WorkloadCertificate) -> String {
         text.push_str("-----END CERTIFICATE-----\n");
     }
     text
-}
-
-/// Signals by which a supervisor ends the agent.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn install() -> std::io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn next(&mut self) -> rustix::process::Signal {
-        tokio::select! {
-            _ = self.terminate.recv() => rustix::process::Signal::TERM,
-            _ = self.interrupt.recv() => rustix::process::Signal::INT,
-        }
-    }
 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use clap::Parser;
 use clap::builder::NonEmptyStringValueParser;
-use tokio::signal::unix::{SignalKind, signal};
 use voile_control::{
     Addresses, Control, ControlOptions, KeyOptions, NodeAccount, Report, Reporter,
 };
@@ -16,6 +15,7 @@ use voile_identity::{RootFingerprint, RootPolicy};
 use voile_kubernetes::{ClusterOptions, ControlPlane, DEFAULT_REVISION};
 use voile_model::Severity;
 use voile_model::mesh::AddressRange;
+use voile_process::Signals;
 
 use crate::commands::inspect::analyze::counted;
 use crate::commands::kubernetes::cluster::KubeconfigArgs;
@@ -428,14 +428,11 @@ impl Running {
 
 async fn serve(options: ControlOptions, cluster: Option<ClusterOptions>) -> Result<(), String> {
     // Before anything is started, so that no signal falls between.
-    let failed = |error: std::io::Error| format!("signals: {error}");
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let mut signals = Signals::install().map_err(|error| format!("signals: {error}"))?;
     let control = tokio::select! {
         started = Running::start(options, cluster) => started?,
         // A cluster may keep us waiting.
-        _ = terminate.recv() => return Ok(()),
-        _ = interrupt.recv() => return Ok(()),
+        _ = signals.next() => return Ok(()),
     };
     let addresses = control.addresses();
     let plaintext = match addresses.plaintext {
@@ -446,10 +443,7 @@ async fn serve(options: ControlOptions, cluster: Option<ClusterOptions>) -> Resu
         "voile control: discovery and certificates on {}{plaintext}, monitoring on http://{}/",
         addresses.tls, addresses.monitoring
     );
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+    signals.next().await;
     control.stop().await;
     Ok(())
 }

@@ -21,13 +21,14 @@ use std::time::Duration;
 
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::LocalSet;
 use voile_dns::{Resolver, Upstreams};
 use voile_identity::{
     CertificateClient, CertificateStore, ClientSettings, mesh_client_config, mesh_server_config,
 };
-use voile_process::RunError;
+use voile_process::{RunError, Signals};
 use voile_proto::discovery::Node;
 use voile_proto::type_url;
 use voile_transport as transport;
@@ -229,8 +230,8 @@ async fn control(
         (lookups, compiler, idle, asked),
     )));
     let mut doors = PageOpening::new(&control, &ending, options.process.handover, pages, dns)?;
-    let mut signals = shutdown::Signals::install()?;
-    let mut reopen = signals.take_reopen();
+    let mut signals = Signals::install()?;
+    let mut reopen = signal(SignalKind::user_defined1())?;
     let looked = control.borrow().looked();
     let mut begun = false;
     loop {
@@ -262,8 +263,8 @@ async fn control(
             Ok(()) = renewed.changed() => control.borrow_mut().certificate_changed(),
             () = sockets::until(retry) => control.borrow_mut().try_again(),
             () = sockets::until(doors.deadline) => return Err(doors.late()),
-            () = shutdown::asked(&mut reopen) => control.borrow().recorders.reopen(),
-            () = signals.next() => break,
+            Some(()) = reopen.recv() => control.borrow().recorders.reopen(),
+            _ = signals.next() => break,
             () = ending.asked() => break,
         }
     }

@@ -3,20 +3,14 @@
 //! may speak once more, and requests get longer.
 
 use std::cell::{Cell, RefCell};
-use std::io;
 use std::rc::Rc;
-use std::time::Duration;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
+use voile_process::{Signals, until_over};
 
 use super::discovery::state::Control;
 use super::network::accept::Dispatcher;
-use super::network::dns::Dns;
 use crate::worker::ToWorker;
-
-/// Interval in which a draining proxy checks if all connections have ended.
-const DRAIN_LOOK: Duration = Duration::from_millis(10);
 
 /// Request over the admin port to end the process.
 #[derive(Default)]
@@ -38,46 +32,6 @@ impl ShutdownRequest {
 
     pub(super) async fn asked(&self) {
         self.notify.notified().await;
-    }
-}
-
-/// SIGTERM and SIGINT.
-pub(super) struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    /// SIGUSR1: open the access log anew.
-    reopen: Option<Signal>,
-}
-
-impl Signals {
-    pub(super) fn install() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            reopen: Some(signal(SignalKind::user_defined1())?),
-        })
-    }
-
-    /// The other signal, to be waited for beside [`Self::next`].
-    pub(super) fn take_reopen(&mut self) -> Option<Signal> {
-        self.reopen.take()
-    }
-
-    pub(super) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-}
-
-/// The next signal of one kind.
-pub(super) async fn asked(signal: &mut Option<Signal>) {
-    match signal {
-        Some(signal) => {
-            signal.recv().await;
-        }
-        None => std::future::pending().await,
     }
 }
 
@@ -105,29 +59,19 @@ pub(super) async fn drain(
         gentle = Some(limit);
         limit = limit.max(control.borrow().handover_drain_timeout);
     }
-    tracing::info!(connections = dispatcher.load(), ?limit, "draining");
     let dns = control.borrow().dns.clone();
+    let is_over = || dispatcher.load() == 0 && dns.iter().all(|dns| dns.server.is_idle());
     let everybody_left = async {
         if let Some(gentle) = gentle {
             dispatcher.broadcast(|| ToWorker::Drain { gently: true });
-            let _ = tokio::time::timeout(gentle, nobody_is_left(dispatcher, dns.as_deref())).await;
+            let _ = tokio::time::timeout(gentle, until_over(is_over)).await;
         }
         dispatcher.broadcast(|| ToWorker::Drain { gently: false });
-        nobody_is_left(dispatcher, dns.as_deref()).await;
+        until_over(is_over).await;
     };
-    tokio::select! {
-        done = tokio::time::timeout(limit, everybody_left) => {
-            if done.is_err() {
-                tracing::warn!(connections = dispatcher.load(), "drain timeout: closing the remaining connections");
-            }
-        }
-        () = signals.next() => tracing::warn!(connections = dispatcher.load(), "second signal: shutting down at once"),
-    }
+    let haste = async {
+        signals.next().await;
+    };
+    voile_process::drain(limit, || dispatcher.load(), everybody_left, haste).await;
     dispatcher.dismiss();
-}
-
-async fn nobody_is_left(dispatcher: &Dispatcher, dns: Option<&Dns>) {
-    while dispatcher.load() > 0 || dns.is_some_and(|dns| !dns.server.is_idle()) {
-        tokio::time::sleep(DRAIN_LOOK).await;
-    }
 }

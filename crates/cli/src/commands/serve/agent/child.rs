@@ -5,6 +5,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use tokio::signal::unix::SignalKind;
 use tokio::task::JoinHandle;
 
 /// Base of the exit code after a signal: shells add the signal's number to it.
@@ -36,8 +37,9 @@ impl Program {
     }
 
     /// Passes a signal on. The program is not waited for to the end before [`ended`] says so, so the number is its own.
-    pub(super) fn signal(&self, signal: Signal) {
-        if let Err(error) = kill_process(self.pid, signal) {
+    pub(super) fn signal(&self, signal: SignalKind) {
+        let signal = Signal::from_named_raw(signal.as_raw_value());
+        if let Some(Err(error)) = signal.map(|signal| kill_process(self.pid, signal)) {
             tracing::debug!(%error, "cannot send the signal to the command");
         }
     }
