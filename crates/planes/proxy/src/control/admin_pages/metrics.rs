@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use voile_model::mesh::telemetry::{Metric, TagOverride, TelemetrySide};
 use voile_telemetry::{
     LabelChange, MetricFamily, MetricShape, ProcessFigures, Projection, Reporter, Scrape,
@@ -22,16 +21,11 @@ use crate::worker::{AuthorizationFigures, Overload, ToWorker, TokenFigures, Work
 const SCRAPE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(in crate::control) async fn page(control: &RefCell<Control>) -> String {
-    let asked: RefCell<Vec<oneshot::Receiver<WorkerFigures>>> = RefCell::default();
-    control.borrow().dispatcher.broadcast(|| {
-        let (answer, receiver) = oneshot::channel();
-        asked.borrow_mut().push(receiver);
-        ToWorker::Scrape(answer)
-    });
+    let asked = control.borrow().dispatcher.ask(ToWorker::Scrape);
     let mut scrape = Scrape::default();
     scrape.project(projection(&control.borrow()));
     let mut total = Totals::default();
-    for receiver in asked.into_inner() {
+    for receiver in asked {
         if let Ok(Ok(figures)) = tokio::time::timeout(SCRAPE_TIMEOUT, receiver).await {
             total.add(&figures);
             scrape.add(figures.snapshot);
