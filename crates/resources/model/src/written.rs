@@ -6,7 +6,6 @@ pub(crate) mod config;
 pub(crate) mod controller;
 pub(crate) mod endpoints;
 pub(crate) mod header;
-pub(crate) mod health_check;
 pub(crate) mod kubernetes;
 pub(crate) mod networking;
 pub(crate) mod pod;

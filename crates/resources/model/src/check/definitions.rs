@@ -4,11 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::health_check::health_check;
 use super::kinds::KINDS;
+use super::values::{self, Meta};
 use super::virtual_service::limited_match;
 use crate::decode::{Cursor, FieldPath, Fields, Report};
 use crate::names::{Namespace, ResourceName};
-use crate::written::health_check::HealthCheck;
+use crate::written::header::Header;
 use crate::written::rate_limit::RateLimit;
 use crate::yaml::{SourcePosition, Value, YamlNode, parse_document};
 
@@ -79,7 +81,7 @@ fn fill(schema: &YamlNode, path: &str, table: &mut FieldTable) -> String {
 
 /// Reads a document that has every field of the schema, and compares the fields that the reader knows with the schema's.
 #[track_caller]
-fn compare(definition: &str, read: impl Fn(&mut Fields<'_>, &Report)) {
+fn compare(definition: &str, read: impl Fn(Meta, &mut Fields<'_>, &Report)) {
     let definition = parse(definition);
     let Value::List(versions) = &definition.get("versions").unwrap().value else {
         panic!("versions is a list");
@@ -103,7 +105,11 @@ fn compare(definition: &str, read: impl Fn(&mut Fields<'_>, &Report)) {
         at,
         report: &report,
     };
-    read(&mut cursor.fields().unwrap(), &report);
+    let mut fields = cursor.fields().unwrap();
+    let name = ResourceName::new(Namespace::new("shop").unwrap(), Arc::from("a"));
+    let header = Header::read(&mut fields);
+    let meta = values::meta_of(&header, name, cursor.at().clone(), &report);
+    read(meta, &mut fields, &report);
     let mut known = FieldTable::new();
     for (path, names) in report.mappings.borrow().iter() {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
@@ -126,7 +132,9 @@ fn without_indexes(path: &str) -> String {
 fn the_schema_of_health_checks_has_the_fields_that_are_read() {
     let definition =
         include_str!("../../../../../deploy/helm/voile/files/healthchecks.voile.dev.yaml");
-    compare(definition, |fields, _| drop(HealthCheck::read(fields)));
+    compare(definition, |meta, fields, report| {
+        drop(health_check(meta, fields, report));
+    });
 }
 
 #[test]
@@ -134,7 +142,7 @@ fn the_schema_of_rate_limits_has_the_fields_that_are_read() {
     let definition =
         include_str!("../../../../../deploy/helm/voile/files/ratelimits.voile.dev.yaml");
     let name = ResourceName::new(Namespace::new("shop").unwrap(), Arc::from("limits"));
-    compare(definition, |fields, report| {
+    compare(definition, |_, fields, report| {
         let matching = |cursor: &Cursor<'_>| limited_match(&name, cursor, report);
         drop(RateLimit::read(fields, matching));
     });

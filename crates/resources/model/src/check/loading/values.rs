@@ -183,6 +183,15 @@ pub(in crate::check) fn selector_labels(
     fields.mapping(name, |inner| labels(&inner.text_map(labels_name), report))
 }
 
+/// The same of a selector as a rule: none where it selects everything.
+pub(in crate::check) fn selected(
+    fields: &mut Fields<'_>,
+    name: &'static str,
+    labels_name: &'static str,
+) -> Option<Labels> {
+    selector_labels(fields, name, labels_name).filter(|labels| !labels.is_empty())
+}
+
 /// The name of a namespace.
 pub(in crate::check) fn namespace(text: &Text, report: &Report) -> Option<Namespace> {
     report.parsed(
