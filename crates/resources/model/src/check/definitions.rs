@@ -6,12 +6,11 @@ use std::sync::Arc;
 
 use super::health_check::health_check;
 use super::kinds::KINDS;
+use super::rate_limit::rate_limit;
 use super::values::{self, Meta};
-use super::virtual_service::limited_match;
 use crate::decode::{Cursor, FieldPath, Fields, Report};
 use crate::names::{Namespace, ResourceName};
 use crate::written::header::Header;
-use crate::written::rate_limit::RateLimit;
 use crate::yaml::{SourcePosition, Value, YamlNode, parse_document};
 
 /// Names of fields by the path of their mapping; `[]` is any element of a list and any key of a map.
@@ -141,10 +140,8 @@ fn the_schema_of_health_checks_has_the_fields_that_are_read() {
 fn the_schema_of_rate_limits_has_the_fields_that_are_read() {
     let definition =
         include_str!("../../../../../deploy/helm/voile/files/ratelimits.voile.dev.yaml");
-    let name = ResourceName::new(Namespace::new("shop").unwrap(), Arc::from("limits"));
-    compare(definition, |_, fields, report| {
-        let matching = |cursor: &Cursor<'_>| limited_match(&name, cursor, report);
-        drop(RateLimit::read(fields, matching));
+    compare(definition, |meta, fields, report| {
+        drop(rate_limit(meta, fields, report));
     });
 }
 

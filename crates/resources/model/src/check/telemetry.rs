@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::authorization::{GATEWAY_API, targets};
+use super::authorization::{GATEWAY_API, written_targets};
 use super::values::{self, Meta};
 use crate::codes;
 use crate::decode::{FieldPath, Fields, Report, SpannedValue};
@@ -45,7 +45,7 @@ pub(super) fn telemetry(meta: Meta, fields: &mut Fields<'_>, report: &Report) ->
         ("networking.istio.io", "ServiceEntry"),
     ];
     let help = "a Gateway (gateway.networking.k8s.io) of a gateway or a waypoint, or a Service or ServiceEntry (networking.istio.io) behind a waypoint";
-    let aims = |at: &FieldPath| targets(&written.target, at, (&known, help), report);
+    let aims = |at: &FieldPath| written_targets(&written.target, at, (&known, help), report);
     let targets = written.at.as_ref().map(aims).unwrap_or_default();
     Telemetry {
         name: meta.name,

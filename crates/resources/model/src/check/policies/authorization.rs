@@ -11,6 +11,7 @@ use crate::mesh::authorization::{
     OperationMatch, PolicyTarget, SourceMatch, StringMatch, TargetReference, WhenCondition,
     values::{self as read, CONDITION_KEYS, ConditionError, MAX_SERVICE_ACCOUNTS},
 };
+use crate::names::Labels;
 use crate::source::Source;
 use crate::text::{clip, suggest};
 use crate::written::{Text, authorization as written};
@@ -163,7 +164,7 @@ fn reference(written: &written::Reference, report: &Report) -> Option<TargetRefe
 pub(in crate::check) const GATEWAY_API: &str = "gateway.networking.k8s.io";
 
 /// Targets of a resource that is for a selector's workloads, or for these, of a few groups and kinds.
-pub(in crate::check) fn targets(
+pub(in crate::check) fn written_targets(
     written: &written::WrittenTarget,
     at: &FieldPath,
     known: (&[(&str, &str)], &str),
@@ -187,8 +188,68 @@ pub(in crate::check) fn targets(
         .collect()
 }
 
+/// Targets and selector of a resource that is for a selector's workloads, or for targets of a few groups and kinds.
+pub(in crate::check) fn targets(
+    spec: &mut Fields<'_>,
+    known: (&[(&str, &str)], &str),
+) -> (Vec<TargetReference>, Option<Labels>) {
+    let report = spec.report();
+    let references = references(spec, known);
+    let selector = values::selector_labels(spec, "selector", "matchLabels");
+    if references.is_some() && selector.is_some() {
+        let message = "`selector` and `targetRefs` exclude each other";
+        report.error(codes::CONTRADICTION, spec.at(), message, "keep one");
+    }
+    if references.as_ref().is_some_and(Vec::is_empty) {
+        let message = "`targetRefs` is empty";
+        let help = "name a target, or remove it";
+        report.error(codes::CONTRADICTION, spec.at(), message, help);
+    }
+    let targets = references.into_iter().flatten().flatten();
+    let selector = selector.filter(|labels| !labels.is_empty());
+    (targets.collect(), selector)
+}
+
+/// `targetRef` and `targetRefs`, if either is there. A target that cannot be used is none.
+fn references(
+    spec: &mut Fields<'_>,
+    known: (&[(&str, &str)], &str),
+) -> Option<Vec<Option<TargetReference>>> {
+    let one = spec.get("targetRef");
+    let one = one.map(|one| Vec::from_iter(one.mapping(|fields| aim(fields, known))));
+    let list = spec.get("targetRefs");
+    let list = list.map(|list| list.mappings(|fields| Some(aim(fields, known))));
+    match (one, list) {
+        (Some(one), Some(list)) => Some(one.into_iter().chain(list).collect()),
+        (one, list) => one.or(list),
+    }
+}
+
 /// A target of one of these groups and kinds, which are said for people besides.
-pub(in crate::check) fn aimed(
+fn aim(fields: &mut Fields<'_>, (known, help): (&[(&str, &str)], &str)) -> Option<TargetReference> {
+    let report = fields.report();
+    let kind = report.required(fields.text("kind"), fields.at(), "kind");
+    let name = report.required(fields.text("name"), fields.at(), "name");
+    let group = fields.value("group").unwrap_or_default();
+    if let Some(namespace) = fields.text("namespace") {
+        let message = "a policy can target only its own namespace";
+        report.error(codes::BAD_VALUE, &namespace.at, message, "remove it");
+    }
+    let (kind, name) = (kind?, name?);
+    if !known.contains(&(&*group, &*kind.value)) {
+        report.bad(&kind, " as the kind of a target", help);
+        return None;
+    }
+    Some(TargetReference {
+        group,
+        kind: kind.value,
+        name: name.value,
+        source: report.source(fields.at()),
+    })
+}
+
+/// A target of one of these groups and kinds, which are said for people besides.
+fn aimed(
     written: &written::Reference,
     (known, help): (&[(&str, &str)], &str),
     report: &Report,
