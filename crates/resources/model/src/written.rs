@@ -2,7 +2,6 @@
 //! tree. One function per kind in `check` makes the checked type of it, or reports the errors.
 
 pub(crate) mod authorization;
-pub(crate) mod config;
 pub(crate) mod controller;
 pub(crate) mod endpoints;
 pub(crate) mod header;
@@ -12,7 +11,6 @@ pub(crate) mod pod;
 pub(crate) mod probe;
 pub(crate) mod request_authentication;
 pub(crate) mod security;
-pub(crate) mod telemetry;
 
 use std::sync::Arc;
 

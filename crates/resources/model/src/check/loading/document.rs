@@ -560,7 +560,7 @@ fn checked(
             sidecar::sidecar(meta, fields, report).map(|s| CheckedResource::Sidecar(s.into()))
         }
         "Telemetry" => Some(CheckedResource::Telemetry(
-            telemetry::telemetry(meta, fields, report).into(),
+            telemetry::telemetry(meta, fields).into(),
         )),
         "VirtualService" => virtual_service::virtual_service(meta, fields, intents, report)
             .map(|one| CheckedResource::VirtualService(one.into())),

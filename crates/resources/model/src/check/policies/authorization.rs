@@ -163,31 +163,6 @@ fn reference(written: &written::Reference, report: &Report) -> Option<TargetRefe
 /// The group of Gateway API.
 pub(in crate::check) const GATEWAY_API: &str = "gateway.networking.k8s.io";
 
-/// Targets of a resource that is for a selector's workloads, or for these, of a few groups and kinds.
-pub(in crate::check) fn written_targets(
-    written: &written::WrittenTarget,
-    at: &FieldPath,
-    known: (&[(&str, &str)], &str),
-    report: &Report,
-) -> Vec<TargetReference> {
-    let Some(references) = &written.references else {
-        return Vec::new();
-    };
-    if written.selector.is_some() {
-        let message = "`selector` and `targetRefs` exclude each other";
-        report.error(codes::CONTRADICTION, at, message, "keep one");
-    }
-    if references.is_empty() {
-        let message = "`targetRefs` is empty";
-        let help = "name a target, or remove it";
-        report.error(codes::CONTRADICTION, at, message, help);
-    }
-    let references = references.iter();
-    references
-        .filter_map(|one| aimed(one, known, report))
-        .collect()
-}
-
 /// Targets and selector of a resource that is for a selector's workloads, or for targets of a few groups and kinds.
 pub(in crate::check) fn targets(
     spec: &mut Fields<'_>,

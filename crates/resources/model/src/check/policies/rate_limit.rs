@@ -21,7 +21,6 @@ use crate::mesh::{HttpMatch, Subject};
 use crate::names::ResourceName;
 use crate::text::clip;
 use crate::written::Text;
-use crate::written::config::provider::WrittenProviderService;
 
 /// Longest name of a rule, which clients are told with every answer.
 const MAX_NAME_BYTES: usize = 64;
@@ -72,7 +71,7 @@ pub(in crate::check) fn rate_limit(
 
 fn global(fields: &mut Fields<'_>) -> Option<GlobalLimits> {
     let report = fields.report();
-    let service = provider::service(&WrittenProviderService::read(fields), report);
+    let service = provider::service(fields);
     let domain = report.required(fields.text("domain"), fields.at(), "domain");
     let domain = domain.and_then(|text| word(&text, "a domain", report));
     let timeout = match fields.text("timeout") {
