@@ -10,7 +10,6 @@ pub(crate) mod networking;
 pub(crate) mod pod;
 pub(crate) mod probe;
 pub(crate) mod request_authentication;
-pub(crate) mod security;
 
 use std::sync::Arc;
 
