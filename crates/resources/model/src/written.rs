@@ -1,7 +1,6 @@
 //! Resources as written: every field with its location, and nothing checked yet. One `read` per type reads it from the
 //! tree. One function per kind in `check` makes the checked type of it, or reports the errors.
 
-pub(crate) mod authorization;
 pub(crate) mod controller;
 pub(crate) mod endpoints;
 pub(crate) mod header;
@@ -9,7 +8,6 @@ pub(crate) mod kubernetes;
 pub(crate) mod networking;
 pub(crate) mod pod;
 pub(crate) mod probe;
-pub(crate) mod request_authentication;
 
 use std::sync::Arc;
 

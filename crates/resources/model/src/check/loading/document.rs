@@ -545,7 +545,7 @@ fn checked(
         "RateLimit" => rate_limit::rate_limit(meta, fields, report)
             .map(|one| CheckedResource::RateLimit(one.into())),
         "RequestAuthentication" => Some(CheckedResource::RequestAuthentication(
-            request_authentication::request_authentication(meta, fields, report).into(),
+            request_authentication::request_authentication(meta, fields).into(),
         )),
         "Secret" => {
             kubernetes::secret(meta, fields, report).map(|s| CheckedResource::Secret(s.into()))
