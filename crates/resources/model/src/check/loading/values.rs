@@ -13,7 +13,7 @@ use crate::names::{
 use crate::source::Source;
 use crate::text::clip;
 use crate::written::header::{Header, Metadata, Owner};
-use crate::written::{Selector, Text, TextMap};
+use crate::written::{Text, TextMap};
 
 /// Checked metadata.
 pub(in crate::check) struct Meta {
@@ -164,13 +164,6 @@ pub(in crate::check) fn labels(map: &TextMap, report: &Report) -> Labels {
         (is_key && is_value).then(|| (key.value.clone(), value.value.clone()))
     };
     map.iter().filter_map(checked).collect()
-}
-
-/// A selector; one without labels selects everything, which is what no selector says too.
-pub(in crate::check) fn selector(selector: Option<&Selector>, report: &Report) -> Option<Labels> {
-    selector
-        .map(|selector| labels(&selector.labels, report))
-        .filter(|labels| !labels.is_empty())
 }
 
 /// The labels of `name: {labels_name: {…}}`. One without labels selects everything, as none does, yet it is there.
