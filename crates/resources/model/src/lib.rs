@@ -1,7 +1,7 @@
-//! Resources as written, with source positions, and the checked mesh model.
+//! Resources with source positions, and the checked mesh model.
 //!
 //! ```text
-//! SourceFile (text) ──yaml──▶ Node tree ──decode──▶ resources as written ──check──▶ Mesh
+//! SourceFile (text) ──yaml──▶ YamlNode tree ──decode, check──▶ resources ──assemble──▶ Mesh
 //! ```
 //! Pure but for `files`, which reads a folder.
 

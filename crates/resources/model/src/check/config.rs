@@ -2,6 +2,7 @@
 
 mod limits;
 pub(super) mod provider;
+mod proxy;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,17 +10,17 @@ use std::sync::Arc;
 use voile_traffic::{DEFAULT_RETRIES, UNHEEDED_CONDITIONS, retry_conditions};
 
 use super::values::{self, Meta};
-use super::{CheckedResource, networking, sidecar, telemetry, topology, traffic_policy};
+use super::{CheckedResource, sidecar, traffic_policy};
 use crate::codes;
-use crate::decode::{Cursor, FieldPath, Fields, Report, SpannedValue};
+use crate::decode::{Cursor, FieldPath, Fields, Report};
 use crate::logs::log_format::LogFormat;
 use crate::mesh::{
-    AccessLog, ConfigMap, DefaultExports, DefaultProviders, ExtensionProvider, Forwards,
-    MeshConfig, PathNormalization, Provider, ProxySettings, ProxyTracing, RetrySettings,
+    AccessLog, ConfigMap, DefaultExports, DefaultProviders, MeshConfig, PathNormalization,
+    RetrySettings,
 };
 use crate::names::TrustDomain;
 use crate::text::clip;
-use crate::written::{Text, config as written, kubernetes};
+use crate::written::{Text, kubernetes};
 use crate::yaml::{self, SourcePosition, Value};
 
 /// `h2UpgradePolicy`.
@@ -130,11 +131,7 @@ fn embedded(
                 at,
                 report,
             };
-            let mut fields = cursor.fields()?;
-            config.locality = traffic_policy::locality_of_mesh(&mut fields);
-            let written = written::MeshConfig::read(&mut fields);
-            fields.finish();
-            mesh_config(config, &written, report);
+            cursor.mapping(|fields| mesh_config(config, fields))?;
         }
         Ok(_) => {}
     }
@@ -154,21 +151,19 @@ pub(super) fn pin(node: &mut yaml::YamlNode, place: SourcePosition) {
     }
 }
 
-fn http2_upgrade(written: &written::MeshConfig, report: &Report) -> Option<bool> {
-    let text = written.h2_upgrade_policy.as_ref()?;
-    report.one_of(text, &H2_UPGRADE_POLICIES)
-}
-
-fn default_exports(written: &written::DefaultExports, report: &Report) -> DefaultExports {
+fn default_exports(fields: &mut Fields<'_>) -> DefaultExports {
+    let report = fields.report();
+    let mut exports = |name| values::exports(&fields.texts(name), report);
     DefaultExports {
-        services: values::exports(&written.services, report),
-        virtual_services: values::exports(&written.virtual_services, report),
-        destination_rules: values::exports(&written.destination_rules, report),
+        services: exports("defaultServiceExportTo"),
+        virtual_services: exports("defaultVirtualServiceExportTo"),
+        destination_rules: exports("defaultDestinationRuleExportTo"),
     }
 }
 
 /// Applies the written settings over the defaults.
-fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &Report) {
+fn mesh_config(config: &mut MeshConfig, fields: &mut Fields<'_>) {
+    let report = fields.report();
     let trust_domain = |text: &Text| {
         report.parsed(
             text,
@@ -177,66 +172,57 @@ fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &
             "lower-case letters, digits, `.`, `-` and `_`, without spiffe://",
         )
     };
+    config.locality = traffic_policy::locality_of_mesh(fields);
+    let domain = fields.text("trustDomain");
     set(
         &mut config.trust_domain,
-        written.trust_domain.as_ref().and_then(trust_domain),
+        domain.as_ref().and_then(trust_domain),
     );
-    config.trust_domain_aliases = written
-        .trust_domain_aliases
-        .iter()
-        .filter_map(trust_domain)
-        .collect();
-    set(
-        &mut config.root_namespace,
-        written
-            .root_namespace
-            .as_ref()
-            .and_then(|text| values::namespace(text, report)),
-    );
-    config.default_exports = default_exports(&written.exports, report);
-    let flag = |flag: &Option<SpannedValue<bool>>| flag.as_ref().map(|flag| flag.value);
-    set(
-        &mut config.enable_auto_mtls,
-        flag(&written.enable_auto_mtls),
-    );
-    set(
-        &mut config.merges_metrics,
-        flag(&written.enable_prometheus_merge),
-    );
-    let policy = written
-        .outbound_mode
-        .as_ref()
-        .and_then(|text| report.one_of(text, &sidecar::OUTBOUND_MODES));
-    set(&mut config.outbound_policy, policy);
-    set(
-        &mut config.connect_timeout,
-        written
-            .connect_timeout
-            .as_ref()
-            .and_then(|text| report.duration(text)),
-    );
-    let detection = written
-        .protocol_detection_timeout
-        .as_ref()
-        .and_then(|text| report.duration(text));
+    let aliases = fields.texts("trustDomainAliases");
+    config.trust_domain_aliases = aliases.iter().filter_map(trust_domain).collect();
+    let root = fields.text("rootNamespace");
+    let root = root.and_then(|text| values::namespace(&text, report));
+    set(&mut config.root_namespace, root);
+    config.default_exports = default_exports(fields);
+    let flags = [
+        ("enableAutoMtls", &mut config.enable_auto_mtls),
+        ("enablePrometheusMerge", &mut config.merges_metrics),
+        ("enableTracing", &mut config.enable_tracing),
+    ];
+    for (name, flag) in flags {
+        set(flag, fields.optional_flag(name));
+    }
+    let policy = fields.mapping("outboundTrafficPolicy", |policy| {
+        let mode = policy.one_of("mode", &sidecar::OUTBOUND_MODES);
+        let instead = "connections to unknown hosts are forwarded as they come";
+        policy.without_effect(&[("tls", instead)]);
+        mode
+    });
+    set(&mut config.outbound_policy, policy.flatten());
+    if let Some(text) = fields.text("connectTimeout") {
+        set(&mut config.connect_timeout, report.duration(&text));
+        if config.connect_timeout.is_zero() {
+            report.bad(&text, " for a timeout", "write a time longer than 0");
+        }
+    }
+    let detection = fields.duration("protocolDetectionTimeout");
     set(&mut config.protocol_detection_timeout, detection);
-    set(&mut config.http2_upgrade, http2_upgrade(written, report));
-    if let Some(timeout) = &written.connect_timeout
-        && config.connect_timeout.is_zero()
-    {
-        report.bad(timeout, " for a timeout", "write a time longer than 0");
-    }
-    path_normalization(config, written, report);
-    access_log(config, written, report);
-    default_providers(config, written);
-    config.default_retry = written
-        .default_retry
-        .as_ref()
-        .map(|written| retry(written, report));
-    if let Some(proxy) = &written.proxy {
-        config.proxy = proxy_settings(proxy, report);
-    }
-    config.extension_providers = providers(&written.extension_providers, report);
+    let upgrade = fields.one_of("h2UpgradePolicy", &H2_UPGRADE_POLICIES);
+    set(&mut config.http2_upgrade, upgrade);
+    let normalization = fields.mapping("pathNormalization", |inner| {
+        inner.one_of("normalization", &NORMALIZATIONS)
+    });
+    set(&mut config.path_normalization, normalization.flatten());
+    access_log(config, fields);
+    let providers = fields.mapping("defaultProviders", default_providers);
+    config.default_providers = providers.unwrap_or_default();
+    config.default_retry = fields.mapping("defaultHttpRetryPolicy", retry);
+    set(
+        &mut config.proxy,
+        fields.mapping("defaultConfig", proxy::settings),
+    );
+    config.extension_providers = provider::providers(fields);
+    without_effect(fields);
 }
 
 /// `pathNormalization.normalization`. DEFAULT is what Istio does when nothing is said.
@@ -251,86 +237,160 @@ const NORMALIZATIONS: [(&str, PathNormalization); 5] = [
     ),
 ];
 
-fn path_normalization(config: &mut MeshConfig, written: &written::MeshConfig, report: &Report) {
-    set(
-        &mut config.path_normalization,
-        written
-            .path_normalization
-            .as_ref()
-            .and_then(|text| report.one_of(text, &NORMALIZATIONS)),
-    );
-}
-
 fn set<T>(place: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *place = value;
     }
 }
 
-fn default_providers(config: &mut MeshConfig, written: &written::MeshConfig) {
-    set(
-        &mut config.enable_tracing,
-        written.enable_tracing.as_ref().map(|flag| flag.value),
-    );
-    let names = |texts: &[Text]| texts.iter().map(|text| text.value.clone()).collect();
-    config.default_providers = DefaultProviders {
-        tracing: names(&written.default_providers.tracing),
-        metrics: names(&written.default_providers.metrics),
-        access_logging: names(&written.default_providers.access_logging),
-    };
+fn default_providers(fields: &mut Fields<'_>) -> DefaultProviders {
+    DefaultProviders {
+        tracing: fields.values("tracing"),
+        metrics: fields.values("metrics"),
+        access_logging: fields.values("accessLogging"),
+    }
+}
+
+/// Istio's fields without effect here, with Voile's behaviour. They do not invalidate a MeshConfig: its other fields
+/// are in force.
+const WITHOUT_EFFECT: [(&str, &str); 25] = [
+    (
+        "ca",
+        "the certificates of workloads are signed by the control plane",
+    ),
+    (
+        "caCertificates",
+        "only the roots of the control plane are trusted",
+    ),
+    ("certificates", "no certificates are made for DNS names"),
+    (
+        "configSources",
+        "resources are read from the folder or the cluster",
+    ),
+    (
+        "defaultTrafficPolicy",
+        "services without a DestinationRule have the built-in defaults",
+    ),
+    (
+        "dnsRefreshRate",
+        "the resolver sets when a name is resolved again",
+    ),
+    (
+        "enableEnvoyAccessLogService",
+        "a provider of Telemetry receives access logs",
+    ),
+    (
+        "hboneIdleTimeout",
+        "the proxy sets how long a tunnel stays open",
+    ),
+    (
+        "inboundClusterStatName",
+        "metrics have Istio's standard names",
+    ),
+    (
+        "inboundTrafficPolicy",
+        "calls to ports without a service go to the application",
+    ),
+    ("ingressClass", "no Ingress is in force"),
+    ("ingressControllerMode", "no Ingress is in force"),
+    ("ingressSelector", "no Ingress is in force"),
+    ("ingressService", "no Ingress is in force"),
+    (
+        "outboundClusterStatName",
+        "metrics have Istio's standard names",
+    ),
+    ("proxyHttpPort", "no port takes requests of an HTTP proxy"),
+    (
+        "proxyInboundListenPort",
+        "proxies choose the port of inbound capture",
+    ),
+    (
+        "proxyListenPort",
+        "proxies choose the port of outbound capture",
+    ),
+    (
+        "serviceEntryVisibility",
+        "only `exportTo` sets the visibility of a ServiceEntry",
+    ),
+    (
+        "serviceScopeConfigs",
+        "the label istio.io/global of a Service lets other networks call it",
+    ),
+    (
+        "serviceSettings",
+        "the label istio.io/global of a Service lets other networks call it",
+    ),
+    ("statNamePrefix", "metrics have Istio's standard names"),
+    (
+        "tcpKeepalive",
+        "connections keep alive as a DestinationRule says",
+    ),
+    (
+        "tlsDefaults",
+        "clients use TLS 1.2 and 1.3 with forward-secret suites outside of the mesh",
+    ),
+    (
+        "verifyCertificateAtClient",
+        "servers outside of the mesh are always verified",
+    ),
+];
+
+fn without_effect(fields: &mut Fields<'_>) {
+    fields.without_effect(&WITHOUT_EFFECT);
+    match fields.is_object() {
+        // The source of a cluster obeys them.
+        true => fields.ignore(&["discoverySelectors"]),
+        false => fields.without_effect(&[("discoverySelectors", "folders are read whole")]),
+    }
+    // The mesh speaks TLS 1.3 alone, which is the strictest that can be asked for.
+    fields.mapping("meshMTLS", |inner| {
+        inner.ignore(&["minProtocolVersion"]);
+        let instead = "workloads use TLS 1.3 with AES-GCM suites";
+        inner.without_effect(&[("cipherSuites", instead), ("ecdhCurves", instead)]);
+    });
+    let instead = "refusals at listeners are written with all other access logs";
+    let help = "remove it; everything else of this resource is in force";
+    fields.not_obeyed("disableEnvoyListenerLog", &["false"], instead, help);
 }
 
 /// The mesh's log and format. An empty format is the default of its encoding.
-fn access_log(config: &mut MeshConfig, written: &written::MeshConfig, report: &Report) {
-    let words = [("TEXT", false), ("JSON", true)];
-    let encoding = written.access_log_encoding.as_ref();
-    let json = encoding.and_then(|text| report.one_of(text, &words)) == Some(true);
-    let said = written
-        .access_log_format
-        .as_ref()
-        .filter(|text| !text.value.is_empty());
-    let format = match said {
+fn access_log(config: &mut MeshConfig, fields: &mut Fields<'_>) {
+    let report = fields.report();
+    let encoding = fields.one_of("accessLogEncoding", &[("TEXT", false), ("JSON", true)]);
+    let json = encoding == Some(true);
+    let said = fields.text("accessLogFormat");
+    let format = match said.filter(|text| !text.value.is_empty()) {
         None if json => Some(LogFormat::default_json()),
         None => Some(LogFormat::default_text()),
-        Some(text) if json => provider::format(text, LogFormat::json(&text.value), report),
-        Some(text) => provider::format(text, LogFormat::text(&text.value), report),
+        Some(text) if json => provider::format(&text.at, LogFormat::json(&text.value), report),
+        Some(text) => provider::format(&text.at, LogFormat::text(&text.value), report),
     };
     set(&mut config.access_log_format, format);
-    let path = written
-        .access_log_file
-        .as_ref()
-        .filter(|path| !path.value.is_empty());
-    let path = path.and_then(|path| provider::log_path(path, report));
+    let path = fields.text("accessLogFile");
+    let path = path.filter(|path| !path.value.is_empty());
+    let path = path.and_then(|path| provider::log_path(&path, report));
     config.access_log = path.map(|path| AccessLog {
         path,
         format: config.access_log_format.clone(),
     });
 }
 
-fn proxy_tracing(written: &written::ProxyTracing, report: &Report) -> ProxyTracing {
-    ProxyTracing {
-        sampling: written
-            .sampling
-            .as_ref()
-            .and_then(|number| telemetry::share(number, report)),
-        max_path_tag_length: written
-            .max_path_tag_length
-            .as_ref()
-            .and_then(|number| provider::tag_length(number, report)),
-        custom_tags: telemetry::custom_tags(&written.custom_tags, report),
-        istio_tags: written.istio_tags.as_ref().map(|flag| flag.value),
-    }
-}
-
-/// A retry policy, of the mesh or of a route.
-pub(super) fn retry(written: &written::WrittenRetries, report: &Report) -> RetrySettings {
-    let attempts = written.attempts.as_ref();
-    let counted = attempts.and_then(|number| u32::try_from(number.value).ok());
+/// A retry policy: `defaultHttpRetryPolicy`, or `retries` of a route.
+pub(super) fn retry(fields: &mut Fields<'_>) -> RetrySettings {
+    let report = fields.report();
+    let attempts = fields.integer("attempts");
+    let counted = attempts
+        .as_ref()
+        .and_then(|number| u32::try_from(number.value).ok());
     if let (Some(number), None) = (attempts, counted) {
         let message = format!("{} is not a number of attempts", number.value);
         report.error(codes::BAD_VALUE, &number.at, message, "write 0 or more");
     }
-    if let Some(previous) = written.ignore_previous.as_ref().filter(|one| !one.value) {
+    let on = fields.text("retryOn");
+    let per_try_timeout = fields.duration("perTryTimeout");
+    let backoff = fields.duration("backoff");
+    let previous = fields.boolean("retryIgnorePreviousHosts");
+    if let Some(previous) = previous.filter(|one| !one.value) {
         report.error(
             codes::NOT_YET,
             &previous.at,
@@ -338,7 +398,8 @@ pub(super) fn retry(written: &written::WrittenRetries, report: &Report) -> Retry
             "remove it",
         );
     }
-    if let Some(remote) = written.remote_localities.as_ref().filter(|one| one.value) {
+    let remote = fields.boolean("retryRemoteLocalities");
+    if let Some(remote) = remote.filter(|one| one.value) {
         report.error(
             codes::NOT_YET,
             &remote.at,
@@ -346,14 +407,11 @@ pub(super) fn retry(written: &written::WrittenRetries, report: &Report) -> Retry
             "remove it; use localityLbSetting",
         );
     }
-    let on = written.retry_on.as_ref();
-    let on = on.map_or_else(Vec::new, |text| conditions_of_retry(text, report));
-    let duration = |text: &Option<Text>| text.as_ref().and_then(|text| report.duration(text));
     RetrySettings {
         retries: counted.unwrap_or(DEFAULT_RETRIES),
-        on,
-        per_try_timeout: duration(&written.per_try_timeout).filter(|limit| !limit.is_zero()),
-        backoff: duration(&written.backoff).filter(|base| !base.is_zero()),
+        on: on.map_or_else(Vec::new, |text| conditions_of_retry(&text, report)),
+        per_try_timeout: per_try_timeout.filter(|limit| !limit.is_zero()),
+        backoff: backoff.filter(|base| !base.is_zero()),
     }
 }
 
@@ -388,114 +446,4 @@ fn conditions_of_retry(text: &Text, report: &Report) -> Vec<Arc<str>> {
         }
     }
     on
-}
-
-fn proxy_settings(written: &written::ProxySettings, report: &Report) -> ProxySettings {
-    let mut settings = ProxySettings {
-        concurrency: written
-            .concurrency
-            .as_ref()
-            .and_then(|number| networking::concurrency(number, report)),
-        discovery_address: written
-            .discovery_address
-            .as_ref()
-            .map(|text| text.value.clone()),
-        tracing: written
-            .tracing
-            .as_ref()
-            .map(|tracing| proxy_tracing(tracing, report))
-            .unwrap_or_default(),
-        limits: limits::limits(&written.runtime_values, report),
-        proxy_protocol: written.proxy_protocol,
-        ..ProxySettings::default()
-    };
-    let termination = written
-        .termination_drain_duration
-        .as_ref()
-        .and_then(|text| report.duration(text));
-    set(&mut settings.termination_drain_duration, termination);
-    set(
-        &mut settings.hold_application_until_proxy_starts,
-        written.hold_application.as_ref().map(|flag| flag.value),
-    );
-    let number = written.trusted_proxies.as_ref();
-    set(
-        &mut settings.trusted_proxies,
-        number.and_then(|number| topology::trusted_proxies(number, report)),
-    );
-    let [gateway, sidecar] = &written.forwards;
-    settings.forwards = Forwards {
-        gateway: topology::forwards(gateway.as_ref(), report),
-        sidecar: topology::forwards(sidecar.as_ref(), report),
-        details: written.details,
-    };
-    let mode = written.interception_mode.as_ref();
-    set(
-        &mut settings.keeps_source,
-        mode.and_then(|mode| keeps_source(mode, report)),
-    );
-    settings
-}
-
-/// Pods without capture are not built.
-fn keeps_source(mode: &Text, report: &Report) -> Option<bool> {
-    if &*mode.value == "NONE" {
-        report.error(
-            codes::NOT_YET,
-            &mode.at,
-            "interceptionMode: NONE is not yet supported",
-            "remove it, or write REDIRECT or TPROXY",
-        );
-        return None;
-    }
-    report.one_of(mode, &[("REDIRECT", false), ("TPROXY", true)])
-}
-
-fn providers(
-    written: &[written::ExtensionProvider],
-    report: &Report,
-) -> BTreeMap<Arc<str>, ExtensionProvider> {
-    let names = written.iter().filter_map(|provider| provider.name.as_ref());
-    values::unique(
-        "provider",
-        names.map(|name| (name.value.clone(), &name.at)),
-        report,
-    );
-    let checked = |written: &written::ExtensionProvider| {
-        let name = report
-            .required(
-                written.name.as_ref().filter(|name| !name.value.is_empty()),
-                &written.at,
-                "name",
-            )?
-            .value
-            .clone();
-        let [kind] = written.kinds[..] else {
-            let message = format!(
-                "a provider has exactly one type, not {}",
-                written.kinds.len()
-            );
-            report.error(
-                codes::CONTRADICTION,
-                &written.at,
-                message,
-                "write one field such as envoyExtAuthzHttp or opentelemetry",
-            );
-            return None;
-        };
-        let source = report.source(&written.at);
-        Some((
-            name.clone(),
-            ExtensionProvider {
-                name,
-                kind: kind.into(),
-                provider: match &written.telemetry {
-                    Some(written) => provider::provider(written, report)?,
-                    None => Provider::Other,
-                },
-                source,
-            },
-        ))
-    };
-    written.iter().filter_map(checked).collect()
 }

@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::health_check::health_check;
 use super::kinds::KINDS;
-use super::virtual_service::limited_match;
+use super::rate_limit::rate_limit;
+use super::values::{self, Meta};
 use crate::decode::{Cursor, FieldPath, Fields, Report};
 use crate::names::{Namespace, ResourceName};
-use crate::written::health_check::HealthCheck;
-use crate::written::rate_limit::RateLimit;
+use crate::written::header::Header;
 use crate::yaml::{SourcePosition, Value, YamlNode, parse_document};
 
 /// Names of fields by the path of their mapping; `[]` is any element of a list and any key of a map.
@@ -79,7 +80,7 @@ fn fill(schema: &YamlNode, path: &str, table: &mut FieldTable) -> String {
 
 /// Reads a document that has every field of the schema, and compares the fields that the reader knows with the schema's.
 #[track_caller]
-fn compare(definition: &str, read: impl Fn(&mut Fields<'_>, &Report)) {
+fn compare(definition: &str, read: impl Fn(Meta, &mut Fields<'_>, &Report)) {
     let definition = parse(definition);
     let Value::List(versions) = &definition.get("versions").unwrap().value else {
         panic!("versions is a list");
@@ -103,7 +104,11 @@ fn compare(definition: &str, read: impl Fn(&mut Fields<'_>, &Report)) {
         at,
         report: &report,
     };
-    read(&mut cursor.fields().unwrap(), &report);
+    let mut fields = cursor.fields().unwrap();
+    let name = ResourceName::new(Namespace::new("shop").unwrap(), Arc::from("a"));
+    let header = Header::read(&mut fields);
+    let meta = values::meta_of(&header, name, cursor.at().clone(), &report);
+    read(meta, &mut fields, &report);
     let mut known = FieldTable::new();
     for (path, names) in report.mappings.borrow().iter() {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
@@ -126,17 +131,17 @@ fn without_indexes(path: &str) -> String {
 fn the_schema_of_health_checks_has_the_fields_that_are_read() {
     let definition =
         include_str!("../../../../../deploy/helm/voile/files/healthchecks.voile.dev.yaml");
-    compare(definition, |fields, _| drop(HealthCheck::read(fields)));
+    compare(definition, |meta, fields, report| {
+        drop(health_check(meta, fields, report));
+    });
 }
 
 #[test]
 fn the_schema_of_rate_limits_has_the_fields_that_are_read() {
     let definition =
         include_str!("../../../../../deploy/helm/voile/files/ratelimits.voile.dev.yaml");
-    let name = ResourceName::new(Namespace::new("shop").unwrap(), Arc::from("limits"));
-    compare(definition, |fields, report| {
-        let matching = |cursor: &Cursor<'_>| limited_match(&name, cursor, report);
-        drop(RateLimit::read(fields, matching));
+    compare(definition, |meta, fields, report| {
+        drop(rate_limit(meta, fields, report));
     });
 }
 

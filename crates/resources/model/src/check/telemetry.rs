@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::authorization::{GATEWAY_API, targets};
-use super::values::{self, Meta};
+use super::values::Meta;
 use crate::codes;
-use crate::decode::{FieldPath, Fields, Report, SpannedValue};
+use crate::decode::{Fields, Report, SpannedValue};
 use crate::logs::log_filter::LogFilter;
 use crate::mesh::telemetry::{
     CustomTag, LoggingRule, Metric, MetricOverride, MetricsRule, ProviderName, RequestAttribute,
     SamplingShare, TagOverride, Telemetry, TelemetrySides, TracingRule, quoted,
 };
 use crate::text::{clip, suggest};
-use crate::written::{Text, telemetry as written};
+use crate::written::Text;
 
 const MODES: [(&str, TelemetrySides); 3] = [
     ("CLIENT_AND_SERVER", TelemetrySides::BOTH),
@@ -37,93 +37,110 @@ const MODES: [(&str, TelemetrySides); 3] = [
 /// Longest tag of a span or label of a metric, in bytes.
 const MAX_TAG_NAME_BYTES: usize = 256;
 
-pub(super) fn telemetry(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Telemetry {
-    let written = written::Telemetry::read(fields);
+pub(super) fn telemetry(meta: Meta, fields: &mut Fields<'_>) -> Telemetry {
     let known = [
         (GATEWAY_API, "Gateway"),
         ("", "Service"),
         ("networking.istio.io", "ServiceEntry"),
     ];
     let help = "a Gateway (gateway.networking.k8s.io) of a gateway or a waypoint, or a Service or ServiceEntry (networking.istio.io) behind a waypoint";
-    let aims = |at: &FieldPath| targets(&written.target, at, (&known, help), report);
-    let targets = written.at.as_ref().map(aims).unwrap_or_default();
-    Telemetry {
+    let mut telemetry = Telemetry {
         name: meta.name,
         source: meta.source,
         created: meta.created,
-        targets,
-        selector: values::selector(written.target.selector.as_ref(), report),
-        metrics: written
-            .metrics
-            .iter()
-            .map(|rule| metrics(rule, report))
-            .collect(),
-        tracing: written
-            .tracing
-            .iter()
-            .map(|rule| tracing(rule, report))
-            .collect(),
-        access_logging: written
-            .access_logging
-            .iter()
-            .map(|rule| logging(rule, report))
-            .collect(),
-    }
+        targets: Vec::new(),
+        selector: None,
+        metrics: Vec::new(),
+        tracing: Vec::new(),
+        access_logging: Vec::new(),
+    };
+    fields.ignore(&["status"]);
+    fields.mapping("spec", |spec| {
+        (telemetry.targets, telemetry.selector) = targets(spec, (&known, help));
+        telemetry.metrics = spec.mappings("metrics", |fields| Some(metrics(fields)));
+        telemetry.tracing = spec.mappings("tracing", |fields| Some(tracing(fields)));
+        telemetry.access_logging = spec.mappings("accessLogging", |fields| Some(logging(fields)));
+    });
+    telemetry
 }
 
-fn sides(mode: Option<&Text>, report: &Report) -> TelemetrySides {
-    mode.and_then(|mode| report.one_of(mode, &MODES))
+/// `match: {mode: …}`.
+fn matched_sides(fields: &mut Fields<'_>) -> TelemetrySides {
+    fields
+        .mapping("match", sides)
         .unwrap_or(TelemetrySides::BOTH)
 }
 
-fn providers(written: &[Text], report: &Report) -> Vec<ProviderName> {
-    let name = |text: &Text| ProviderName {
-        name: text.value.clone(),
-        source: report.source(&text.at),
-    };
-    written.iter().map(name).collect()
+fn sides(matching: &mut Fields<'_>) -> TelemetrySides {
+    let mode = matching.one_of("mode", &MODES);
+    mode.unwrap_or(TelemetrySides::BOTH)
 }
 
-fn logging(written: &written::AccessLogging, report: &Report) -> LoggingRule {
-    let filter = written.filter.as_ref().and_then(|text| {
+/// `providers: [{name: …}]`.
+fn providers(fields: &mut Fields<'_>) -> Vec<Text> {
+    let report = fields.report();
+    fields.mappings("providers", |fields| {
+        let name = fields.text("name").filter(|name| !name.value.is_empty());
+        report.required(name, fields.at(), "name")
+    })
+}
+
+fn provider_names(providers: Vec<Text>, report: &Report) -> Vec<ProviderName> {
+    let name = |text: Text| ProviderName {
+        source: report.source(&text.at),
+        name: text.value,
+    };
+    providers.into_iter().map(name).collect()
+}
+
+fn logging(fields: &mut Fields<'_>) -> LoggingRule {
+    let report = fields.report();
+    let sides = matched_sides(fields);
+    let providers = provider_names(providers(fields), report);
+    let disabled = fields.flag("disabled");
+    let filter = fields.mapping("filter", |filter| {
+        let text = filter.text("expression");
+        let text = report.required(text, filter.at(), "expression")?;
         LogFilter::parse(&text.value)
             .map_err(|error| report.error(codes::BAD_VALUE, &text.at, error.message, error.help))
             .ok()
     });
     LoggingRule {
-        providers: providers(&written.providers, report),
-        sides: sides(written.mode.as_ref(), report),
-        disabled: written.disabled.as_ref().is_some_and(|flag| flag.value),
-        filter,
+        providers,
+        sides,
+        disabled,
+        filter: filter.flatten(),
     }
 }
 
-fn tracing(written: &written::Tracing, report: &Report) -> TracingRule {
-    if let Some(second) = written.providers.get(1) {
+fn tracing(fields: &mut Fields<'_>) -> TracingRule {
+    let report = fields.report();
+    let sides = matched_sides(fields);
+    let providers = providers(fields);
+    if let Some(second) = providers.get(1) {
         let message = format!(
             "provider `{}` gets no spans: only the first provider of a rule does",
             clip(&second.value)
         );
         report.warning(codes::NO_MEANING, &second.at, message, "keep one");
     }
-    TracingRule {
-        providers: providers(&written.providers, report),
-        sides: sides(written.mode.as_ref(), report),
-        sampling: written
-            .sampling
-            .as_ref()
-            .and_then(|number| share(number, report)),
-        disable_span_reporting: written
-            .disable_span_reporting
-            .as_ref()
-            .map(|flag| flag.value),
-        custom_tags: written
-            .custom_tags
-            .as_deref()
-            .map(|tags| custom_tags(tags, report)),
-        use_request_id: written.use_request_id.as_ref().map(|flag| flag.value),
-        istio_tags: written.istio_tags.as_ref().map(|flag| flag.value),
-    }
+    let sampling = fields.number("randomSamplingPercentage");
+    let rule = TracingRule {
+        providers: provider_names(providers, report),
+        sides,
+        sampling: sampling.and_then(|number| share(&number, report)),
+        disable_span_reporting: fields.optional_flag("disableSpanReporting"),
+        custom_tags: custom_tags(fields),
+        use_request_id: fields.optional_flag("useRequestIdForTraceSampling"),
+        istio_tags: fields.optional_flag("enableIstioTags"),
+    };
+    fields.not_obeyed(
+        "disableContextPropagation",
+        &["false"],
+        "trace headers are forwarded to the next workload",
+        "remove it; everything else of this resource is in force",
+    );
+    rule
 }
 
 /// A percentage.
@@ -141,51 +158,53 @@ pub(super) fn share(number: &SpannedValue<f64>, report: &Report) -> Option<Sampl
     share
 }
 
-/// Tags by name.
-pub(super) fn custom_tags(
-    written: &[written::CustomTag],
-    report: &Report,
-) -> BTreeMap<Arc<str>, CustomTag> {
-    let tag = |tag: &written::CustomTag| {
-        tag_name(&tag.name, report)?;
-        if tag.kinds != 1 {
-            let message = format!("a tag has exactly one source, not {}", tag.kinds);
-            report.error(
-                codes::CONTRADICTION,
-                &tag.name.at,
-                message,
-                "write one of literal, environment, header",
-            );
-            return None;
-        }
-        if tag.formatter {
-            return None;
-        }
-        let named = |named: &written::WrittenName| {
-            let name = report.required(named.name.as_ref(), &named.at, "name")?;
-            Some((
-                name.clone(),
-                named.default.as_ref().map(|text| text.value.clone()),
-            ))
-        };
-        let value = if let Some(text) = &tag.literal {
-            CustomTag::Literal(text.value.clone())
-        } else if let Some(environment) = &tag.environment {
+/// `customTags: {NAME: {literal | environment | header}}`.
+pub(super) fn custom_tags(fields: &mut Fields<'_>) -> Option<BTreeMap<Arc<str>, CustomTag>> {
+    let tags = fields.get("customTags")?.entries().into_iter();
+    let tags = tags.filter_map(|(name, tag)| {
+        let tag = tag.mapping(|fields| custom_tag(&name, fields)).flatten()?;
+        Some((name.value, tag))
+    });
+    Some(tags.collect())
+}
+
+fn custom_tag(name: &Text, fields: &mut Fields<'_>) -> Option<CustomTag> {
+    let report = fields.report();
+    let sources = [
+        fields.mapping("literal", |literal| {
+            let value = report.required(literal.text("value"), literal.at(), "value")?;
+            Some(CustomTag::Literal(value.value))
+        }),
+        fields.mapping("environment", |environment| {
             let (name, default) = named(environment)?;
-            CustomTag::Environment {
-                name: name.value,
-                default,
-            }
-        } else {
-            let (name, default) = named(tag.header.as_ref()?)?;
-            CustomTag::Header {
-                name: header_name(&name, report)?,
-                default,
-            }
-        };
-        Some((tag.name.value.clone(), value))
-    };
-    written.iter().filter_map(tag).collect()
+            let name = name.value;
+            Some(CustomTag::Environment { name, default })
+        }),
+        fields.mapping("header", |header| {
+            let (name, default) = named(header)?;
+            let name = header_name(&name, report)?;
+            Some(CustomTag::Header { name, default })
+        }),
+        fields.get("formatter").map(|_| None),
+    ];
+    fields.without_effect(&[("formatter", "the tag is left out of spans")]);
+    tag_name(name, report)?;
+    let mut sources: Vec<Option<CustomTag>> = sources.into_iter().flatten().collect();
+    if sources.len() != 1 {
+        let message = format!("a tag has exactly one source, not {}", sources.len());
+        let help = "write one of literal, environment, header";
+        report.error(codes::CONTRADICTION, &name.at, message, help);
+        return None;
+    }
+    sources.pop()?
+}
+
+/// `name` and `defaultValue`.
+fn named(fields: &mut Fields<'_>) -> Option<(Text, Option<Arc<str>>)> {
+    let report = fields.report();
+    let name = report.required(fields.text("name"), fields.at(), "name");
+    let default = fields.value("defaultValue");
+    Some((name?, default))
 }
 
 fn tag_name(name: &Text, report: &Report) -> Option<()> {
@@ -211,57 +230,52 @@ pub(super) fn header_name(text: &Text, report: &Report) -> Option<Arc<str>> {
     report.parsed(text, "a header", lower, "letters, digits and `-`")
 }
 
-fn metrics(written: &written::Metrics, report: &Report) -> MetricsRule {
-    if let Some(interval) = &written.reporting_interval {
-        report.duration(interval);
+fn metrics(fields: &mut Fields<'_>) -> MetricsRule {
+    let report = fields.report();
+    let rule = MetricsRule {
+        providers: provider_names(providers(fields), report),
+        overrides: fields.mappings("overrides", |fields| Some(metric_override(fields))),
+    };
+    if let Some(interval) = fields.text("reportingInterval") {
+        report.duration(&interval);
         let message = "`reportingInterval` has no effect: metrics are scraped, not pushed";
         report.warning(codes::NO_MEANING, &interval.at, message, "remove it");
     }
-    let overrides = written.overrides.iter();
-    MetricsRule {
-        providers: providers(&written.providers, report),
-        overrides: overrides
-            .filter_map(|one| metric_override(one, report))
-            .collect(),
-    }
+    rule
 }
 
-fn metric_override(written: &written::MetricOverride, report: &Report) -> Option<MetricOverride> {
-    if let Some(custom) = &written.custom_metric {
-        let message = format!(
-            "custom metric `{}` does not exist: Voile makes Istio's standard metrics only",
-            clip(&custom.value)
-        );
-        report.error(
-            codes::REFUSED,
-            &custom.at,
-            message,
-            "match a standard metric by `metric`",
-        );
+fn metric_override(fields: &mut Fields<'_>) -> MetricOverride {
+    let report = fields.report();
+    let matching = fields.mapping("match", |matching| {
+        let name = matching.text("metric");
+        let metric = name.and_then(|text| metric(&text, report));
+        if let Some(custom) = matching.text("customMetric") {
+            let message = format!(
+                "custom metric `{}` does not exist: Voile makes Istio's standard metrics only",
+                clip(&custom.value)
+            );
+            let help = "match a standard metric by `metric`";
+            report.error(codes::REFUSED, &custom.at, message, help);
+        }
+        (metric, sides(matching))
+    });
+    let (metric, sides) = matching.unwrap_or((None, TelemetrySides::BOTH));
+    let tags = fields.get("tagOverrides").map(|tags| tags.entries());
+    let tags = tags.into_iter().flatten();
+    let tags = tags.filter_map(|(name, tag)| tag.mapping(|fields| tag_override(name, fields)));
+    let tags: Vec<Option<(Arc<str>, TagOverride)>> = tags.collect();
+    let disabled = fields.optional_flag("disabled");
+    if disabled.is_none() && tags.is_empty() {
+        let message = "this override has no effect";
+        let help = "write `disabled` or `tagOverrides`";
+        report.warning(codes::NO_MEANING, fields.at(), message, help);
     }
-    let tags = written.tags.iter();
-    let checked = MetricOverride {
-        metric: written
-            .metric
-            .as_ref()
-            .and_then(|text| metric(text, report)),
-        sides: sides(written.mode.as_ref(), report),
-        disabled: written.disabled.as_ref().map(|flag| flag.value),
-        tags: tags.filter_map(|tag| tag_override(tag, report)).collect(),
-    };
-    if checked.disabled.is_none() && written.tags.is_empty() {
-        nothing(&written.at, report);
+    MetricOverride {
+        metric,
+        sides,
+        disabled,
+        tags: tags.into_iter().flatten().collect(),
     }
-    Some(checked)
-}
-
-fn nothing(at: &FieldPath, report: &Report) {
-    report.warning(
-        codes::NO_MEANING,
-        at,
-        "this override has no effect",
-        "write `disabled` or `tagOverrides`",
-    );
 }
 
 /// `None` is all of them.
@@ -282,11 +296,9 @@ fn metric(text: &Text, report: &Report) -> Option<Metric> {
     found.map(|(_, metric, _)| *metric)
 }
 
-fn tag_override(
-    written: &written::TagOverride,
-    report: &Report,
-) -> Option<(Arc<str>, TagOverride)> {
-    let name = &written.name;
+fn tag_override(name: Text, fields: &mut Fields<'_>) -> Option<(Arc<str>, TagOverride)> {
+    let report = fields.report();
+    let (operation, value) = (fields.text("operation"), fields.text("value"));
     let label = |text: &str| {
         let first = text
             .bytes()
@@ -297,33 +309,29 @@ fn tag_override(
         (first && rest && !reserved && text.len() <= MAX_TAG_NAME_BYTES).then_some(())
     };
     report.parsed(
-        name,
+        &name,
         "a label",
         label,
         "letters, digits and `_`, not beginning with a digit or `__`, and not `le`",
     )?;
     let operations = [("UPSERT", false), ("REMOVE", true)];
-    let removes = match &written.operation {
-        Some(text) => report.one_of(text, &operations)?,
+    let removes = match operation {
+        Some(text) => report.one_of(&text, &operations)?,
         None => false,
     };
-    match (removes, &written.value) {
-        (true, None) => Some((name.value.clone(), TagOverride::Remove)),
+    let tag = match (removes, value) {
+        (true, None) => TagOverride::Remove,
         (true, Some(value)) => {
-            report.error(
-                codes::CONTRADICTION,
-                &value.at,
-                "a label that is removed has no value",
-                "",
-            );
-            None
+            let message = "a label that is removed has no value";
+            report.error(codes::CONTRADICTION, &value.at, message, "");
+            return None;
         }
-        (false, None) => {
-            report.required(None::<()>, &name.at, "value");
-            None
+        (false, value) => {
+            let value = report.required(value, &name.at, "value")?;
+            tag_value(&value, report)?
         }
-        (false, Some(value)) => Some((name.value.clone(), tag_value(value, report)?)),
-    }
+    };
+    Some((name.value, tag))
 }
 
 /// A constant, or one value of a request.

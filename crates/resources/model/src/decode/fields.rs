@@ -179,6 +179,11 @@ impl<'a> Fields<'a> {
         self.boolean(name).is_some_and(|flag| flag.value)
     }
 
+    /// A boolean field, without its place.
+    pub fn optional_flag(&mut self, name: &'static str) -> Option<bool> {
+        Some(self.boolean(name)?.value)
+    }
+
     /// A field that is a duration with its unit.
     pub fn duration(&mut self, name: &'static str) -> Option<Duration> {
         let text = self.text(name)?;

@@ -497,7 +497,7 @@ fn id(kind: &ResourceKind, meta: &Meta) -> ResourceId {
     }
 }
 
-/// One line a kind: as written, then checked.
+/// One line a kind.
 fn checked(
     kind: &str,
     (meta, annotations): (Meta, &TextMap),
@@ -538,14 +538,15 @@ fn checked(
             peer_authentication::peer_authentication(meta, fields, report).into(),
         )),
         "Pod" => pod::pod(meta, fields, report).map(|p| CheckedResource::Pod(p.into())),
-        "ProxyConfig" => networking::proxy_config(meta, fields, report)
-            .map(|p| CheckedResource::ProxyConfig(p.into())),
+        "ProxyConfig" => Some(CheckedResource::ProxyConfig(
+            networking::proxy_config(meta, fields).into(),
+        )),
         "HealthCheck" => health_check::health_check(meta, fields, report)
             .map(|one| CheckedResource::HealthCheck(one.into())),
         "RateLimit" => rate_limit::rate_limit(meta, fields, report)
             .map(|one| CheckedResource::RateLimit(one.into())),
         "RequestAuthentication" => Some(CheckedResource::RequestAuthentication(
-            request_authentication::request_authentication(meta, fields, report).into(),
+            request_authentication::request_authentication(meta, fields).into(),
         )),
         "Secret" => {
             kubernetes::secret(meta, fields, report).map(|s| CheckedResource::Secret(s.into()))
@@ -556,11 +557,11 @@ fn checked(
             kubernetes::service_account(meta, fields).into(),
         )),
         "ServiceEntry" => service_entry::service_entry((meta, annotations), fields, report),
-        "Sidecar" => {
-            sidecar::sidecar(meta, fields, report).map(|s| CheckedResource::Sidecar(s.into()))
-        }
+        "Sidecar" => Some(CheckedResource::Sidecar(
+            sidecar::sidecar(meta, fields).into(),
+        )),
         "Telemetry" => Some(CheckedResource::Telemetry(
-            telemetry::telemetry(meta, fields, report).into(),
+            telemetry::telemetry(meta, fields).into(),
         )),
         "VirtualService" => virtual_service::virtual_service(meta, fields, intents, report)
             .map(|one| CheckedResource::VirtualService(one.into())),

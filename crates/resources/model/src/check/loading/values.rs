@@ -13,7 +13,7 @@ use crate::names::{
 use crate::source::Source;
 use crate::text::clip;
 use crate::written::header::{Header, Metadata, Owner};
-use crate::written::{Selector, Text, TextMap};
+use crate::written::{Text, TextMap};
 
 /// Checked metadata.
 pub(in crate::check) struct Meta {
@@ -166,13 +166,6 @@ pub(in crate::check) fn labels(map: &TextMap, report: &Report) -> Labels {
     map.iter().filter_map(checked).collect()
 }
 
-/// A selector; one without labels selects everything, which is what no selector says too.
-pub(in crate::check) fn selector(selector: Option<&Selector>, report: &Report) -> Option<Labels> {
-    selector
-        .map(|selector| labels(&selector.labels, report))
-        .filter(|labels| !labels.is_empty())
-}
-
 /// The labels of `name: {labels_name: {…}}`. One without labels selects everything, as none does, yet it is there.
 pub(in crate::check) fn selector_labels(
     fields: &mut Fields<'_>,
@@ -181,6 +174,15 @@ pub(in crate::check) fn selector_labels(
 ) -> Option<Labels> {
     let report = fields.report();
     fields.mapping(name, |inner| labels(&inner.text_map(labels_name), report))
+}
+
+/// The same of a selector as a rule: none where it selects everything.
+pub(in crate::check) fn selected(
+    fields: &mut Fields<'_>,
+    name: &'static str,
+    labels_name: &'static str,
+) -> Option<Labels> {
+    selector_labels(fields, name, labels_name).filter(|labels| !labels.is_empty())
 }
 
 /// The name of a namespace.

@@ -1,19 +1,18 @@
 //! Check of AuthorizationPolicy. It refuses everything that Istio refuses. Istio silently ignores unknown conditions
 //! and conditions whose form never matches. They are refused too, because the author believes them in force.
 
-use std::sync::Arc;
-
 use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{FieldPath, Fields, Report, is_within};
+use crate::decode::{Cursor, FieldPath, Fields, NodeForm, Report, is_within};
 use crate::mesh::authorization::{
     AuthorizationAction, AuthorizationPolicy, AuthorizationProvider, AuthorizationRule, Matches,
     OperationMatch, PolicyTarget, SourceMatch, StringMatch, TargetReference, WhenCondition,
     values::{self as read, CONDITION_KEYS, ConditionError, MAX_SERVICE_ACCOUNTS},
 };
+use crate::names::Labels;
 use crate::source::Source;
 use crate::text::{clip, suggest};
-use crate::written::{Text, authorization as written};
+use crate::written::Text;
 
 /// The annotation that makes a policy count and log only.
 const DRY_RUN: &str = "istio.io/dry-run";
@@ -27,6 +26,15 @@ struct RuleContext<'a> {
     custom: bool,
 }
 
+/// The fields of a `spec`. Their values are read after the fields that are not known have been reported, since one of
+/// them may be the action or the target that is missing.
+struct PolicyFields<'a> {
+    target: TargetFields<'a>,
+    action: Option<Text>,
+    provider: Option<(FieldPath, Option<Text>)>,
+    rules: Option<Cursor<'a>>,
+}
+
 /// Always returns a policy. Of an invalid one every unreadable part is replaced so that the policy allows less or
 /// denies more: a rule of ALLOW allows nothing, a part of another rule matches everything, and an unreadable action
 /// denies everything.
@@ -35,18 +43,31 @@ pub(in crate::check) fn authorization_policy(
     fields: &mut Fields<'_>,
     report: &Report,
 ) -> AuthorizationPolicy {
-    let written = written::AuthorizationPolicy::read(fields);
+    fields.ignore(&["status"]);
+    let written = fields.mapping("spec", |spec| PolicyFields {
+        target: TargetFields::of(spec),
+        action: spec.text("action"),
+        provider: spec.mapping("provider", |provider| {
+            (provider.at().clone(), provider.text("name"))
+        }),
+        rules: spec.get("rules"),
+    });
     let spec = values::join(&meta.at.path, "spec");
     let dry_run = dry_run(&meta, report);
-    let action = action(&written, (&meta.at, &spec), report);
-    let target = target(&written.target, written.at.as_ref(), report);
+    let action = action(written.as_ref(), (&meta.at, &spec), report);
+    let target = written
+        .as_ref()
+        .map(|written| written.target.policy_target());
     let checking = RuleContext {
         report,
         own: meta.name.namespace.as_str(),
         custom: matches!(action, Some(AuthorizationAction::Custom(_))),
     };
-    let rules = written.rules.iter().flatten();
-    let rules = rules.map(|rule| (&*rule.at.path, checking.rule(rule)));
+    let rules = written.and_then(|written| written.rules);
+    let rules = rules.map(|rules| rules.items()).unwrap_or_default();
+    let rules = rules
+        .iter()
+        .map(|rule| (&*rule.at.path, checking.rule(rule)));
     let rules: Vec<(&str, AuthorizationRule)> = rules.collect();
     let rules = match &action {
         // Other workloads than the author means, or other requests.
@@ -65,7 +86,7 @@ pub(in crate::check) fn authorization_policy(
         Some(_) | None => vec![everything(meta.source.clone())],
     };
     AuthorizationPolicy {
-        target,
+        target: target.unwrap_or(PolicyTarget::Everything),
         rules,
         name: meta.name,
         source: meta.source,
@@ -113,109 +134,126 @@ fn dry_run(meta: &Meta, report: &Report) -> bool {
     }
 }
 
-/// The target of a policy whose `spec` is `at`.
-pub(in crate::check) fn target(
-    written: &written::WrittenTarget,
-    at: Option<&FieldPath>,
-    report: &Report,
-) -> PolicyTarget {
-    let selector = values::selector(written.selector.as_ref(), report);
-    match (&written.references, selector) {
-        (None, Some(labels)) => PolicyTarget::Workloads(labels),
-        (None, None) => PolicyTarget::Everything,
-        (Some(references), selector) => {
-            if let (Some(at), true) = (at, written.selector.is_some()) {
-                let message = "`selector` and `targetRefs` exclude each other";
-                report.error(codes::CONTRADICTION, at, message, "keep one");
-            }
-            match selector {
-                Some(labels) => PolicyTarget::Workloads(labels),
-                None if references.is_empty() => PolicyTarget::Everything,
-                None => {
-                    let read = references.iter().map(|one| reference(one, report));
-                    let read: Option<Vec<_>> = read.collect();
-                    let path = at.map_or_else(String::new, |at| format!("{}.targetRef", at.path));
-                    let unread = report.failed_where(|field| field.starts_with(&path));
-                    match read {
-                        Some(all) if !unread => PolicyTarget::References(all),
-                        // One that cannot be read may be anything of the namespace.
-                        _ => PolicyTarget::Everything,
-                    }
+/// The group of Gateway API.
+pub(in crate::check) const GATEWAY_API: &str = "gateway.networking.k8s.io";
+
+/// The fields of a `spec` that name its target, as they stand there.
+pub(in crate::check) struct TargetFields<'a> {
+    at: FieldPath,
+    references: [Option<Cursor<'a>>; 2],
+    selector: Option<Cursor<'a>>,
+    report: &'a Report,
+}
+
+impl<'a> TargetFields<'a> {
+    pub(in crate::check) fn of(spec: &mut Fields<'a>) -> Self {
+        Self {
+            at: spec.at().clone(),
+            references: [spec.get("targetRef"), spec.get("targetRefs")],
+            selector: spec.get("selector"),
+            report: spec.report(),
+        }
+    }
+
+    /// The target of a policy.
+    pub(in crate::check) fn policy_target(&self) -> PolicyTarget {
+        const HELP: &str = "a Service, a ServiceEntry (networking.istio.io), or a Gateway or GatewayClass \
+                            (gateway.networking.k8s.io)";
+        let known = [
+            ("", "Service"),
+            ("networking.istio.io", "ServiceEntry"),
+            (GATEWAY_API, "Gateway"),
+            (GATEWAY_API, "GatewayClass"),
+        ];
+        let (references, selector) = self.read((&known, HELP));
+        match (references, selector) {
+            (_, Some(labels)) => PolicyTarget::Workloads(labels),
+            (None, None) => PolicyTarget::Everything,
+            (Some(references), None) => {
+                let path = format!("{}.targetRef", self.at.path);
+                let unread = self.report.failed_where(|field| field.starts_with(&path));
+                match references.into_iter().collect::<Option<Vec<_>>>() {
+                    Some(all) if !unread && !all.is_empty() => PolicyTarget::References(all),
+                    // One that cannot be read may be anything of the namespace.
+                    _ => PolicyTarget::Everything,
                 }
             }
         }
     }
-}
 
-fn reference(written: &written::Reference, report: &Report) -> Option<TargetReference> {
-    const HELP: &str = "a Service, a ServiceEntry (networking.istio.io), or a Gateway or GatewayClass \
-                        (gateway.networking.k8s.io)";
-    let known = [
-        ("", "Service"),
-        ("networking.istio.io", "ServiceEntry"),
-        (GATEWAY_API, "Gateway"),
-        (GATEWAY_API, "GatewayClass"),
-    ];
-    aimed(written, (&known, HELP), report)
-}
-
-/// The group of Gateway API.
-pub(in crate::check) const GATEWAY_API: &str = "gateway.networking.k8s.io";
-
-/// Targets of a resource that is for a selector's workloads, or for these, of a few groups and kinds.
-pub(in crate::check) fn targets(
-    written: &written::WrittenTarget,
-    at: &FieldPath,
-    known: (&[(&str, &str)], &str),
-    report: &Report,
-) -> Vec<TargetReference> {
-    let Some(references) = &written.references else {
-        return Vec::new();
-    };
-    if written.selector.is_some() {
-        let message = "`selector` and `targetRefs` exclude each other";
-        report.error(codes::CONTRADICTION, at, message, "keep one");
+    /// `targetRef` and `targetRefs`, if either is there, and the selector. A target that cannot be used is none.
+    fn read(
+        &self,
+        known: TargetKinds<'_>,
+    ) -> (Option<Vec<Option<TargetReference>>>, Option<Labels>) {
+        let [one, list] = &self.references;
+        let one = one
+            .as_ref()
+            .map(|one| Vec::from_iter(one.mapping(|fields| reference(fields, known))));
+        let list = list
+            .as_ref()
+            .map(|list| list.mappings(|fields| Some(reference(fields, known))));
+        let references = match (one, list) {
+            (Some(one), Some(list)) => Some(one.into_iter().chain(list).collect()),
+            (one, list) => one.or(list),
+        };
+        let selector = self.selector.as_ref();
+        let selector = selector.and_then(|selector| {
+            selector.mapping(|fields| values::labels(&fields.text_map("matchLabels"), self.report))
+        });
+        if references.is_some() && selector.is_some() {
+            let message = "`selector` and `targetRefs` exclude each other";
+            self.report
+                .error(codes::CONTRADICTION, &self.at, message, "keep one");
+        }
+        (references, selector.filter(|labels| !labels.is_empty()))
     }
-    if references.is_empty() {
+}
+
+/// The groups and kinds that a target may have, and a text for people that names them.
+type TargetKinds<'a> = (&'a [(&'a str, &'a str)], &'a str);
+
+/// Targets and selector of a resource that is for a selector's workloads, or for targets of a few kinds.
+pub(in crate::check) fn targets(
+    spec: &mut Fields<'_>,
+    known: TargetKinds<'_>,
+) -> (Vec<TargetReference>, Option<Labels>) {
+    let (references, selector) = TargetFields::of(spec).read(known);
+    if references.as_ref().is_some_and(Vec::is_empty) {
         let message = "`targetRefs` is empty";
         let help = "name a target, or remove it";
-        report.error(codes::CONTRADICTION, at, message, help);
+        spec.report()
+            .error(codes::CONTRADICTION, spec.at(), message, help);
     }
-    let references = references.iter();
-    references
-        .filter_map(|one| aimed(one, known, report))
-        .collect()
+    let targets = references.into_iter().flatten().flatten();
+    (targets.collect(), selector)
 }
 
-/// A target of one of these groups and kinds, which are said for people besides.
-pub(in crate::check) fn aimed(
-    written: &written::Reference,
-    (known, help): (&[(&str, &str)], &str),
-    report: &Report,
-) -> Option<TargetReference> {
-    let kind = report.required(written.kind.as_ref(), &written.at, "kind");
-    let name = report.required(written.name.as_ref(), &written.at, "name");
-    if let Some(namespace) = &written.namespace {
+fn reference(fields: &mut Fields<'_>, (known, help): TargetKinds<'_>) -> Option<TargetReference> {
+    let report = fields.report();
+    let group = fields.value("group").unwrap_or_default();
+    let kind = report.required(fields.text("kind"), fields.at(), "kind");
+    let name = report.required(fields.text("name"), fields.at(), "name");
+    if let Some(namespace) = fields.text("namespace") {
         let message = "a policy can target only its own namespace";
         report.error(codes::BAD_VALUE, &namespace.at, message, "remove it");
     }
     let (kind, name) = (kind?, name?);
-    let group = written.group.as_ref().map_or("", |group| &*group.value);
-    if !known.contains(&(group, &*kind.value)) {
-        report.bad(kind, " as the kind of a target", help);
+    if !known.contains(&(&*group, &*kind.value)) {
+        report.bad(&kind, " as the kind of a target", help);
         return None;
     }
     Some(TargetReference {
-        group: group.into(),
-        kind: kind.value.clone(),
-        name: name.value.clone(),
-        source: report.source(&written.at),
+        group,
+        kind: kind.value,
+        name: name.value,
+        source: report.source(fields.at()),
     })
 }
 
 /// The action; none if it cannot be read. A field that is not known may be the one that is missing.
 fn action(
-    written: &written::AuthorizationPolicy,
+    written: Option<&PolicyFields<'_>>,
     (document, spec): (&FieldPath, &str),
     report: &Report,
 ) -> Option<AuthorizationAction> {
@@ -233,27 +271,29 @@ fn action(
         ("AUDIT", AttributeName::Audit),
         ("CUSTOM", AttributeName::Custom),
     ];
-    let said = written.action.as_ref();
+    let said = written.and_then(|written| written.action.as_ref());
+    let place = written.map_or(document, |written| &written.target.at);
     let word = match said {
         Some(text) => report.one_of(text, &WORDS),
         None => (!unread_beside(spec, &OTHERS, report)).then_some(AttributeName::Allow),
     };
-    let at = said.map_or_else(|| written.at.as_ref().unwrap_or(document), |text| &text.at);
-    if let (Some(AttributeName::Deny | AttributeName::Custom), None) = (word, &written.rules) {
+    let at = said.map_or(place, |text| &text.at);
+    let has_rules = written.is_some_and(|written| written.rules.is_some());
+    if let (Some(AttributeName::Deny | AttributeName::Custom), false) = (word, has_rules) {
         let message = "without `rules` this policy never matches anything";
         let help = "write `rules: [{}]` to match every request";
         report.error(codes::MISSING, at, message, help);
     }
-    let provider = written.provider.as_ref();
+    let provider = written.and_then(|written| written.provider.as_ref());
     if let (
-        Some(provider),
+        Some((at, _)),
         Some(AttributeName::Allow | AttributeName::Deny | AttributeName::Audit),
     ) = (provider, word)
     {
         let message = "`provider` belongs to action CUSTOM";
         report.error(
             codes::CONTRADICTION,
-            &provider.at,
+            at,
             message,
             "remove it, or write action: CUSTOM",
         );
@@ -263,9 +303,8 @@ fn action(
         AttributeName::Audit => AuthorizationAction::Audit,
         AttributeName::Deny => AuthorizationAction::Deny,
         AttributeName::Custom => {
-            let spec = written.at.as_ref().unwrap_or(document);
-            let parent = provider.map_or(spec, |provider| &provider.at);
-            let name = provider.and_then(|provider| provider.name.as_ref());
+            let parent = provider.map_or(place, |(at, _)| at);
+            let name = provider.and_then(|(_, name)| name.as_ref());
             let name = name.filter(|name| !name.value.is_empty());
             let field = if provider.is_some() {
                 "name"
@@ -281,96 +320,132 @@ fn action(
     })
 }
 
-/// The entries of a list of which one must match. An entry that says nothing that can be read matches everything.
-fn one_of<W, T: Default + PartialEq>(
-    written: &written::OptionalPart<W>,
-    read: impl Fn(&W) -> T,
-) -> Vec<T> {
-    let entries = written.entries.iter();
-    let entries = entries.map(|entry| entry.as_ref().map_or_else(T::default, &read));
-    let entries: Vec<T> = entries.collect();
-    match entries.contains(&T::default()) {
-        true => Vec::new(),
-        false => entries,
+/// Both lists of a field.
+struct Values {
+    values: Vec<Text>,
+    not_values: Vec<Text>,
+    /// True if one of `values` is no text.
+    unread: bool,
+}
+
+impl Values {
+    fn read(fields: &mut Fields<'_>, name: &'static str, not_name: &'static str) -> Self {
+        let values = fields.list(name, |cursor| Some(cursor.text()));
+        Self {
+            unread: values.iter().any(Option::is_none),
+            values: values.into_iter().flatten().collect(),
+            not_values: fields.texts(not_name),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.values.is_empty() && self.not_values.is_empty()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Text> {
+        self.values.iter().chain(&self.not_values)
     }
 }
 
 impl RuleContext<'_> {
-    fn rule(&self, written: &written::WrittenRule) -> AuthorizationRule {
-        for (at, name) in [(&written.from.at, "from"), (&written.to.at, "to")] {
-            if let Some(at) = at {
-                let help = "remove it to match everything";
-                self.report.error(
-                    codes::BAD_VALUE,
-                    at,
-                    format!("`{name}` must not be empty"),
-                    help,
-                );
-            }
+    fn rule(&self, rule: &Cursor<'_>) -> AuthorizationRule {
+        let source = self.report.source(rule.at());
+        let read = rule.mapping(|fields| AuthorizationRule {
+            source: source.clone(),
+            from: self.one_of(fields, ("from", "source"), |from| self.source(from)),
+            to: self.one_of(fields, ("to", "operation"), |to| self.operation(to)),
+            when: fields.mappings("when", |when| self.condition(when)),
+        });
+        read.unwrap_or_else(|| everything(source))
+    }
+
+    /// The entries of a list of which one must match. An entry that says nothing that can be read matches everything.
+    fn one_of<T: Default + PartialEq>(
+        &self,
+        fields: &mut Fields<'_>,
+        (name, part): (&'static str, &'static str),
+        read: impl Fn(&mut Fields<'_>) -> T,
+    ) -> Vec<T> {
+        let Some(list) = fields.get(name) else {
+            return Vec::new();
+        };
+        let items = list.items();
+        if items.is_empty() && list.form() == NodeForm::List {
+            let message = format!("`{name}` must not be empty");
+            let help = "remove it to match everything";
+            self.report
+                .error(codes::BAD_VALUE, list.at(), message, help);
         }
-        AuthorizationRule {
-            source: self.report.source(&written.at),
-            from: one_of(&written.from, |from| self.source(from)),
-            to: one_of(&written.to, |to| self.operation(to)),
-            when: written
-                .when
-                .iter()
-                .filter_map(|when| self.condition(when))
-                .collect(),
+        let entry = |item: &Cursor<'_>| {
+            let read = item.mapping(|fields| {
+                let read = fields.mapping(part, &read);
+                self.report.required(read, fields.at(), part)
+            });
+            read.flatten().unwrap_or_default()
+        };
+        let entries: Vec<T> = items.iter().map(entry).collect();
+        match entries.contains(&T::default()) {
+            true => Vec::new(),
+            false => entries,
         }
     }
 
-    fn source(&self, from: &written::From) -> SourceMatch {
-        if from.is_empty() {
-            self.report
-                .error(codes::BAD_VALUE, &from.at, "`source` must not be empty", "");
+    fn not_empty(&self, all: &[&Values], name: &str, at: &FieldPath) {
+        if all.iter().all(|values| values.is_empty()) {
+            let message = format!("`{name}` must not be empty");
+            self.report.error(codes::BAD_VALUE, at, message, "");
         }
-        let accounts = &from.service_accounts;
-        let others = !from.principals.is_empty() || !from.namespaces.is_empty();
-        if others && !accounts.is_empty() {
+    }
+
+    fn source(&self, fields: &mut Fields<'_>) -> SourceMatch {
+        let mut both = |name, not_name| Values::read(fields, name, not_name);
+        let principals = both("principals", "notPrincipals");
+        let request_principals = both("requestPrincipals", "notRequestPrincipals");
+        let namespaces = both("namespaces", "notNamespaces");
+        let accounts = both("serviceAccounts", "notServiceAccounts");
+        let trust_domains = both("trustDomains", "notTrustDomains");
+        let ip_blocks = both("ipBlocks", "notIpBlocks");
+        let remote_ip_blocks = both("remoteIpBlocks", "notRemoteIpBlocks");
+        let identity = [
+            (&principals, "principals"),
+            (&request_principals, "requestPrincipals"),
+            (&namespaces, "namespaces"),
+            (&accounts, "serviceAccounts"),
+            (&trust_domains, "trustDomains"),
+        ];
+        let mut all = identity.map(|(values, _)| values).to_vec();
+        all.extend([&ip_blocks, &remote_ip_blocks]);
+        self.not_empty(&all, "source", fields.at());
+        if !accounts.is_empty() && (!principals.is_empty() || !namespaces.is_empty()) {
             let message = "`serviceAccounts` excludes `principals` and `namespaces`";
-            self.report.error(
-                codes::CONTRADICTION,
-                &from.at,
-                message,
-                "write them in sources of their own",
-            );
+            let help = "write them in sources of their own";
+            self.report
+                .error(codes::CONTRADICTION, fields.at(), message, help);
         }
         for list in [&accounts.values, &accounts.not_values] {
             if let Some(one) = list.get(MAX_SERVICE_ACCOUNTS) {
                 let message = format!("a list has at most {MAX_SERVICE_ACCOUNTS} service accounts");
-                self.report.error(
-                    codes::LIMIT,
-                    &one.at,
-                    message,
-                    "write them in several sources",
-                );
+                let help = "write them in several sources";
+                self.report.error(codes::LIMIT, &one.at, message, help);
             }
         }
-        let identity = [
-            (&from.principals, "principals"),
-            (&from.request_principals, "requestPrincipals"),
-            (&from.namespaces, "namespaces"),
-            (accounts, "serviceAccounts"),
-            (&from.trust_domains, "trustDomains"),
-        ];
         for (values, name) in identity {
-            if let Some(first) = values.values.iter().chain(&values.not_values).next() {
+            if let Some(first) = values.all().next() {
                 self.not_with_custom(&first.at, name);
             }
         }
-        for values in [&from.principals, &from.request_principals] {
+        for values in [&principals, &request_principals] {
             self.literal_stars(values);
         }
         SourceMatch {
-            principals: self.matches(&from.principals, principal),
-            request_principals: self.matches(&from.request_principals, read::string),
-            namespaces: self.matches(&from.namespaces, read::namespace),
+            principals: self.matches(&principals, principal),
+            request_principals: self.matches(&request_principals, read::string),
+            namespaces: self.matches(&namespaces, read::namespace),
             service_accounts: self
-                .matches(accounts, |value| read::service_account(value, self.own)),
-            trust_domains: self.matches(&from.trust_domains, read::trust_domain),
-            ip_blocks: self.matches(&from.ip_blocks, read::address_range),
-            remote_ip_blocks: self.matches(&from.remote_ip_blocks, read::address_range),
+                .matches(&accounts, |value| read::service_account(value, self.own)),
+            trust_domains: self.matches(&trust_domains, read::trust_domain),
+            ip_blocks: self.matches(&ip_blocks, read::address_range),
+            remote_ip_blocks: self.matches(&remote_ip_blocks, read::address_range),
         }
     }
 
@@ -386,41 +461,41 @@ impl RuleContext<'_> {
         }
     }
 
-    fn operation(&self, to: &written::WrittenTo) -> OperationMatch {
-        if to.is_empty() {
-            self.report.error(
-                codes::BAD_VALUE,
-                &to.at,
-                "`operation` must not be empty",
-                "",
-            );
-        }
-        for values in [&to.hosts, &to.methods] {
+    fn operation(&self, fields: &mut Fields<'_>) -> OperationMatch {
+        let mut both = |name, not_name| Values::read(fields, name, not_name);
+        let hosts = both("hosts", "notHosts");
+        let ports = both("ports", "notPorts");
+        let methods = both("methods", "notMethods");
+        let paths = both("paths", "notPaths");
+        let all = [&hosts, &ports, &methods, &paths];
+        self.not_empty(&all, "operation", fields.at());
+        for values in [&hosts, &methods] {
             self.literal_stars(values);
         }
-        let paths = to.paths.values.iter().chain(&to.paths.not_values);
-        for path in paths.filter(|path| !path.value.contains('{')) {
+        for path in paths.all().filter(|path| !path.value.contains('{')) {
             literal_star(path, self.report);
         }
         OperationMatch {
-            hosts: self.matches(&to.hosts, read::string),
-            ports: self.matches(&to.ports, read::port),
-            methods: self.matches(&to.methods, read::string),
-            paths: self.matches(&to.paths, read::path),
+            hosts: self.matches(&hosts, read::string),
+            ports: self.matches(&ports, read::port),
+            methods: self.matches(&methods, read::string),
+            paths: self.matches(&paths, read::path),
         }
     }
 
-    fn condition(&self, when: &written::WrittenWhen) -> Option<WhenCondition> {
-        let key = self.report.required(when.key.as_ref(), &when.at, "key")?;
-        if when.values.unread {
+    fn condition(&self, fields: &mut Fields<'_>) -> Option<WhenCondition> {
+        let key = self.report.required(fields.text("key"), fields.at(), "key");
+        let when = Values::read(fields, "values", "notValues");
+        let key = key?;
+        if when.unread {
             return None;
         }
-        if when.values.is_empty() {
+        if when.is_empty() {
             let message = format!(
                 "`values` or `notValues` is missing for {}",
                 clip(&key.value)
             );
-            self.report.error(codes::MISSING, &when.at, message, "");
+            self.report.error(codes::MISSING, fields.at(), message, "");
             return None;
         }
         let asks_who = matches!(
@@ -433,16 +508,11 @@ impl RuleContext<'_> {
         if asks_who || key.value.starts_with("request.auth.") {
             self.not_with_custom(&key.at, &key.value);
         }
-        let texts = |list: &'_ [Text]| -> Vec<Arc<str>> {
-            list.iter().map(|text| text.value.clone()).collect()
-        };
-        let (values, not_values) = (texts(&when.values.values), texts(&when.values.not_values));
-        let values: Vec<&str> = values.iter().map(AsRef::as_ref).collect();
-        let not_values: Vec<&str> = not_values.iter().map(AsRef::as_ref).collect();
+        let (values, not_values) = (texts(&when.values), texts(&when.not_values));
         match read::condition(&key.value, &values, &not_values, self.own) {
             Ok(condition) => {
                 if !matches!(condition, WhenCondition::SourceNamespace(_)) {
-                    self.literal_stars(&when.values);
+                    self.literal_stars(&when);
                 }
                 Some(condition)
             }
@@ -460,8 +530,7 @@ impl RuleContext<'_> {
                 None
             }
             Err(ConditionError::Value(index, why)) => {
-                let mut all = when.values.values.iter().chain(&when.values.not_values);
-                let at = all.nth(index).map_or(&when.at, |text| &text.at);
+                let at = when.all().nth(index).map_or(fields.at(), |text| &text.at);
                 self.report.error(codes::BAD_VALUE, at, why, "");
                 None
             }
@@ -469,11 +538,7 @@ impl RuleContext<'_> {
     }
 
     /// Reads both lists of a field. One of several values that cannot be read may match anything.
-    fn matches<T>(
-        &self,
-        written: &written::Values,
-        read: impl Fn(&str) -> Result<T, String>,
-    ) -> Matches<T> {
+    fn matches<T>(&self, written: &Values, read: impl Fn(&str) -> Result<T, String>) -> Matches<T> {
         let one = |text: &Text| match read(&text.value) {
             Ok(value) => Some(value),
             Err(why) => {
@@ -489,11 +554,15 @@ impl RuleContext<'_> {
         }
     }
 
-    fn literal_stars(&self, written: &written::Values) {
-        for text in written.values.iter().chain(&written.not_values) {
+    fn literal_stars(&self, written: &Values) {
+        for text in written.all() {
             literal_star(text, self.report);
         }
     }
+}
+
+fn texts(list: &[Text]) -> Vec<&str> {
+    list.iter().map(|text| &*text.value).collect()
 }
 
 /// The principal of a certificate.

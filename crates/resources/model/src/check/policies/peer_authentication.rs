@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{Fields, Report};
+use crate::decode::{Cursor, Fields, Report};
 use crate::mesh::{MutualTlsMode, PeerAuthentication, PortMode};
 use crate::names::Port;
 use crate::text::clip;
-use crate::written::{Selector, Text, security as written};
+use crate::written::Text;
 
 const MODES: [(&str, Option<MutualTlsMode>); 4] = [
     ("UNSET", None),
@@ -23,55 +23,24 @@ pub(in crate::check) fn peer_authentication(
     fields: &mut Fields<'_>,
     report: &Report,
 ) -> PeerAuthentication {
-    let written = written::PeerAuthentication::read(fields);
-    let mode = |text: Option<&Text>| text.map_or(Some(None), |text| report.one_of(text, &MODES));
-    let mut of_workload = mode(written.mode.as_ref()).unwrap_or(Some(MutualTlsMode::Strict));
-    let mut port_modes = BTreeMap::new();
-    for (key, text) in &written.ports {
-        let help = "the key is the number of a port of the workload, 1 to 65535";
-        let port = report.parsed(
-            key,
-            "a port",
-            |text| text.parse().ok().and_then(Port::new),
-            help,
-        );
-        if port.is_none() {
-            // The port is unreadable and may be any.
-            of_workload = Some(MutualTlsMode::Strict);
-        }
-        let mode_of_port = mode(text.as_ref()).unwrap_or(Some(MutualTlsMode::Strict));
-        if let (Some(port), mode) = (port, mode_of_port)
-            && port_modes
-                .insert(
-                    port,
-                    PortMode {
-                        mode,
-                        source: report.source(&key.at),
-                    },
-                )
-                .is_some()
-        {
-            report.error(
-                codes::DUPLICATE_KEY,
-                &key.at,
-                format!("port {port} is written twice"),
-                "",
-            );
-        }
-    }
-    let selector = values::selector(written.selector.as_ref(), report);
-    if let Some(at) = written
-        .ports_at
-        .as_ref()
-        .filter(|_| written.ports.is_empty())
-    {
-        let help = "write a port and its mode, or remove it";
-        report.error(codes::BAD_VALUE, at, "`portLevelMtls` is empty", help);
-    }
-    let names_labels = |selector: &Selector| !selector.labels.is_empty();
-    let selects = written.selector.as_ref().is_some_and(names_labels);
-    if !selects && !report.failed_where(|field| field.contains(".selector")) {
-        for (key, _) in &written.ports {
+    let mut policy = PeerAuthentication {
+        name: meta.name,
+        source: meta.source,
+        created: meta.created,
+        selector: None,
+        mode: None,
+        port_modes: BTreeMap::new(),
+    };
+    fields.ignore(&["status"]);
+    let ports = fields.mapping("spec", |spec| {
+        policy.selector = values::selected(spec, "selector", "matchLabels");
+        policy.mode = spec.mapping("mtls", mode).flatten();
+        spec.get("portLevelMtls")
+            .map(|ports| port_modes(&ports, &mut policy))
+    });
+    // A selector may stand in a field that is not known, too.
+    if policy.selector.is_none() && !report.failed_where(|field| field.contains(".selector")) {
+        for key in ports.flatten().unwrap_or_default() {
             let message = format!(
                 "the mode of port {} is not enforced: Istio rejects portLevelMtls without a selector",
                 clip(&key.value)
@@ -80,12 +49,49 @@ pub(in crate::check) fn peer_authentication(
             report.error(codes::PORT_LEVEL_WITHOUT_SELECTOR, &key.at, message, help);
         }
     }
-    PeerAuthentication {
-        name: meta.name,
-        source: meta.source,
-        created: meta.created,
-        selector,
-        mode: of_workload,
-        port_modes,
+    policy
+}
+
+/// `mode`; one that is not allowed counts as STRICT.
+fn mode(fields: &mut Fields<'_>) -> Option<MutualTlsMode> {
+    let text = fields.text("mode")?;
+    let mode = fields.report().one_of(&text, &MODES);
+    mode.unwrap_or(Some(MutualTlsMode::Strict))
+}
+
+/// Reads `portLevelMtls` and returns its keys.
+fn port_modes(ports: &Cursor<'_>, policy: &mut PeerAuthentication) -> Vec<Text> {
+    let report = ports.report();
+    let entries = ports.entries();
+    if entries.is_empty() {
+        let help = "write a port and its mode, or remove it";
+        report.error(
+            codes::BAD_VALUE,
+            ports.at(),
+            "`portLevelMtls` is empty",
+            help,
+        );
     }
+    let mut keys = Vec::new();
+    for (key, fields) in entries {
+        let parse = |text: &str| text.parse().ok().and_then(Port::new);
+        let help = "the key is the number of a port of the workload, 1 to 65535";
+        let port = report.parsed(&key, "a port", parse, help);
+        let mode = PortMode {
+            mode: fields.mapping(mode).flatten(),
+            source: report.source(&key.at),
+        };
+        match port {
+            // The port is unreadable and may be any.
+            None => policy.mode = Some(MutualTlsMode::Strict),
+            Some(port) => {
+                if policy.port_modes.insert(port, mode).is_some() {
+                    let message = format!("port {port} is written twice");
+                    report.error(codes::DUPLICATE_KEY, &key.at, message, "");
+                }
+            }
+        }
+        keys.push(key);
+    }
+    keys
 }

@@ -9,7 +9,7 @@ use voile_traffic::Rate;
 use crate::check::authorization::{GATEWAY_API, targets};
 use crate::check::config::provider;
 use crate::check::telemetry::header_name;
-use crate::check::values::{self, Meta};
+use crate::check::values::Meta;
 use crate::check::virtual_service::limited_match;
 use crate::codes;
 use crate::decode::{FieldPath, Fields, Report, SpannedValue};
@@ -18,8 +18,9 @@ use crate::mesh::rate_limit::{
     Limit, LimitBy, LimitRule, MAX_DESCRIPTORS, MAX_ENTRIES, MAX_KEYS, MAX_LIMITS, RateLimit,
 };
 use crate::mesh::{HttpMatch, Subject};
+use crate::names::ResourceName;
 use crate::text::clip;
-use crate::written::{Text, rate_limit as written};
+use crate::written::Text;
 
 /// Longest name of a rule, which clients are told with every answer.
 const MAX_NAME_BYTES: usize = 64;
@@ -35,88 +36,91 @@ pub(in crate::check) fn rate_limit(
     fields: &mut Fields<'_>,
     report: &Report,
 ) -> Option<RateLimit> {
-    let name = &meta.name;
-    let read = written::RateLimit::read(fields, |at| limited_match(name, at, report));
-    let written = report.required(read, &meta.at, "spec")?;
-    if written.rules.is_empty() {
-        report.required(None::<()>, &written.at, "rules");
-    }
-    let alone = written.rules.len() == 1;
-    let numbered = written.rules.iter().enumerate();
-    let rules = numbered.filter_map(|(number, one)| {
-        let unnamed = || match alone {
-            true => meta.name.name.clone(),
-            false => format!("{}-{}", meta.name.name, number + 1).into(),
-        };
-        rule(one, unnamed, report)
-    });
-    let rules: Vec<LimitRule> = rules.collect();
-    apart(&rules, &written, report);
-    let global = match &written.global {
-        Some(global) => Some(self::global(global, report)?),
-        None => None,
-    };
-    counted(&written, report);
+    fields.ignore(&["status"]);
+    let mut spec = report.required(fields.inner("spec"), &meta.at, "spec")?;
     let known = [("", "Service"), (GATEWAY_API, "Gateway")];
     let help = "write a Service or a Gateway (gateway.networking.k8s.io); limit it to some routes with `match`";
+    let (targets, selector) = targets(&mut spec, (&known, help));
+    let global = spec.mapping("global", |fields| (fields.at().clone(), global(fields)));
+    let list = spec.get("rules").map(|list| list.items());
+    let list = list.unwrap_or_default();
+    let alone = list.len() == 1;
+    let rules = list.iter().enumerate().filter_map(|(index, one)| {
+        let unnamed = match alone {
+            true => meta.name.name.clone(),
+            false => format!("{}-{}", meta.name.name, index + 1).into(),
+        };
+        one.mapping(|fields| rule(fields, unnamed, &meta.name))
+    });
+    let rules: Vec<WrittenRule> = rules.collect();
+    if rules.is_empty() {
+        report.required(None::<()>, spec.at(), "rules");
+    }
+    counted(&rules, global.as_ref().map(|(at, _)| at), report);
+    apart(&rules, spec.at(), report);
+    spec.finish();
     Some(RateLimit {
-        selector: values::selector(written.target.selector.as_ref(), report),
-        targets: targets(&written.target, &written.at, (&known, help), report),
-        global,
-        rules,
+        selector,
+        targets,
+        global: global.and_then(|(_, global)| global),
+        rules: rules.into_iter().map(|written| written.rule).collect(),
         name: meta.name,
         source: meta.source,
     })
 }
 
-fn global(written: &written::Global, report: &Report) -> Option<GlobalLimits> {
-    let service = provider::service(&written.service, report);
-    let domain = report.required(written.domain.as_ref(), &written.at, "domain");
-    let domain = domain.and_then(|text| word(text, "a domain", report));
-    let timeout = match &written.timeout {
+fn global(fields: &mut Fields<'_>) -> Option<GlobalLimits> {
+    let report = fields.report();
+    let service = provider::service(fields);
+    let domain = report.required(fields.text("domain"), fields.at(), "domain");
+    let domain = domain.and_then(|text| word(&text, "a domain", report));
+    let timeout = match fields.text("timeout") {
         None => Some(DEFAULT_TIMEOUT),
-        Some(text) => report.duration(text).filter(|limit| {
+        Some(text) => report.duration(&text).filter(|limit| {
             let some = !limit.is_zero();
             if !some {
                 let help =
                     "write the longest time to wait for the rate limit service, such as 50ms";
-                report.bad(text, " as a timeout", help);
+                report.bad(&text, " as a timeout", help);
             }
             some
         }),
     };
+    let fail_open = fields.flag("failOpen");
     Some(GlobalLimits {
         service: service?,
         domain: domain?,
         timeout: timeout?,
-        fail_open: written.fail_open.as_ref().is_some_and(|flag| flag.value),
+        fail_open,
     })
 }
 
+/// A rule, and the fields that must agree with other rules and with `global`.
+struct WrittenRule {
+    at: FieldPath,
+    has_descriptors: bool,
+    hits: Option<SpannedValue<i64>>,
+    rule: LimitRule,
+}
+
 /// Checks that descriptors have a counting service, and that a counting service has descriptors.
-fn counted(written: &written::RateLimit<HttpMatch>, report: &Report) {
-    let mut rules = written.rules.iter();
-    match &written.global {
-        None => {
-            if let Some(rule) = rules.find(|rule| !rule.descriptors.is_empty()) {
-                let message = "`descriptors` need a rate limit service, and `global` is missing";
-                let help = "write spec.global: {service, port, domain}";
-                report.error(codes::CONTRADICTION, &rule.at, message, help);
-            }
+fn counted(rules: &[WrittenRule], global: Option<&FieldPath>, report: &Report) {
+    let mut describing = rules.iter().filter(|rule| rule.has_descriptors);
+    match (global, describing.next()) {
+        (None, Some(rule)) => {
+            let message = "`descriptors` need a rate limit service, and `global` is missing";
+            let help = "write spec.global: {service, port, domain}";
+            report.error(codes::CONTRADICTION, &rule.at, message, help);
         }
-        Some(global) => {
-            if rules.all(|rule| rule.descriptors.is_empty()) {
-                let message =
-                    "`global` has no effect: no rule has `descriptors` for the rate limit service";
-                let help = "add `descriptors` to a rule, or remove `global`";
-                report.error(codes::CONTRADICTION, &global.at, message, help);
-            }
+        (Some(global), None) => {
+            let message =
+                "`global` has no effect: no rule has `descriptors` for the rate limit service";
+            let help = "add `descriptors` to a rule, or remove `global`";
+            report.error(codes::CONTRADICTION, global, message, help);
         }
+        _ => {}
     }
-    if let Some(rule) = written
-        .rules
-        .iter()
-        .find(|rule| rule.descriptors.is_empty())
+    if let Some(rule) = rules.iter().find(|rule| !rule.has_descriptors)
         && let Some(hits) = &rule.hits
     {
         let message =
@@ -134,38 +138,45 @@ fn word(text: &Text, what: &str, report: &Report) -> Option<Arc<str>> {
     report.parsed(text, what, fine, "at most 256 bytes of visible text")
 }
 
-fn descriptor(written: &written::Descriptor, report: &Report) -> Option<Descriptor> {
-    if written.entries.is_empty() {
-        report.required(None::<()>, &written.at, "entries");
+fn descriptor(fields: &mut Fields<'_>) -> Option<Descriptor> {
+    let report = fields.report();
+    let entries = fields.mappings("entries", |fields| {
+        Some((fields.at().clone(), entry(fields)))
+    });
+    if entries.is_empty() {
+        report.required(None::<()>, fields.at(), "entries");
     }
-    if let Some(one) = written.entries.get(MAX_ENTRIES) {
+    if let Some((at, _)) = entries.get(MAX_ENTRIES) {
         let message = format!("a descriptor has at most {MAX_ENTRIES} entries");
-        report.error(codes::LIMIT, &one.at, message, "");
+        report.error(codes::LIMIT, at, message, "");
     }
-    let entries = written.entries.iter();
+    let entries = entries.into_iter().map(|(_, entry)| entry);
     Some(Descriptor {
-        entries: entries
-            .map(|one| entry(one, report))
-            .collect::<Option<_>>()?,
+        entries: entries.collect::<Option<_>>()?,
     })
 }
 
-fn entry(written: &written::WrittenLimitEntry, report: &Report) -> Option<DescriptorEntry> {
+fn entry(fields: &mut Fields<'_>) -> Option<DescriptorEntry> {
     use DescriptorValue as Value;
-    let key = report.required(written.key.as_ref(), &written.at, "key");
-    let key = key.and_then(|text| word(text, "a key", report));
-    let text = |text: &Text| word(text, "a value", report).map(Value::Text);
-    let header = |text: &Text| header_name(text, report).map(Value::Header);
-    let words = [Value::Identity, Value::Address, Value::Method, Value::Path];
-    let flags = written.flags.iter().zip(words);
-    let flags = flags.filter(|(flag, _)| flag.as_ref().is_some_and(|flag| flag.value));
+    let report = fields.report();
+    let key = report.required(fields.text("key"), fields.at(), "key");
+    let key = key.and_then(|text| word(&text, "a key", report));
+    let text = fields.text("value");
+    let header = fields.text("header");
+    let flags = [
+        ("identity", Value::Identity),
+        ("clientAddress", Value::Address),
+        ("method", Value::Method),
+        ("path", Value::Path),
+    ];
+    let flags = flags.into_iter().filter(|(name, _)| fields.flag(name));
     let mut said: Vec<Option<Value>> = flags.map(|(_, value)| Some(value)).collect();
-    said.extend(written.value.as_ref().map(text));
-    said.extend(written.header.as_ref().map(header));
+    said.extend(text.map(|text| word(&text, "a value", report).map(Value::Text)));
+    said.extend(header.map(|text| header_name(&text, report).map(Value::Header)));
     if said.len() != 1 {
         let message = "an entry has exactly one source";
         let help = "write one of value, header, identity: true, clientAddress: true, method: true, path: true";
-        report.error(codes::CONTRADICTION, &written.at, message, help);
+        report.error(codes::CONTRADICTION, fields.at(), message, help);
         return None;
     }
     Some(DescriptorEntry {
@@ -175,60 +186,61 @@ fn entry(written: &written::WrittenLimitEntry, report: &Report) -> Option<Descri
 }
 
 /// Clients and metrics tell rules apart by their names.
-fn apart(rules: &[LimitRule], written: &written::RateLimit<HttpMatch>, report: &Report) {
+fn apart(rules: &[WrittenRule], at: &FieldPath, report: &Report) {
     let mut names = BTreeSet::new();
-    for one in rules {
-        if !names.insert(&one.name) {
-            let message = format!("two rules are called `{}`", clip(&one.name));
+    for WrittenRule { rule, .. } in rules {
+        if !names.insert(&rule.name) {
+            let message = format!("two rules are called `{}`", clip(&rule.name));
             let help = "give each a name of its own";
-            report.error(codes::CONTRADICTION, &written.at, message, help);
+            report.error(codes::CONTRADICTION, at, message, help);
         }
     }
 }
 
-fn rule(
-    written: &written::WrittenLimitRule<HttpMatch>,
-    unnamed: impl Fn() -> Arc<str>,
-    report: &Report,
-) -> Option<LimitRule> {
-    let name = match &written.name {
-        Some(text) => text.value.clone(),
-        None => unnamed(),
-    };
-    if let Some(text) = &written.name {
-        self::name(text, report)?;
+fn rule(fields: &mut Fields<'_>, unnamed: Arc<str>, of: &ResourceName) -> WrittenRule {
+    let report = fields.report();
+    let at = fields.at().clone();
+    let limits = fields.get("limits");
+    let name = fields.text("name");
+    if let Some(text) = &name {
+        self::name(text, report);
     }
-    for one in &written.matches {
-        answerable(one, &written.at, report);
+    let matches = fields.list("match", |one| limited_match(of, one, report));
+    for one in &matches {
+        answerable(one, &at, report);
     }
-    let none = Vec::new();
-    let limits = match (&written.limits, written.descriptors.is_empty()) {
-        (None, false) => &none,
-        (limits, _) => report.required(limits.as_ref(), &written.at, "limits")?,
-    };
-    if written.descriptors.len() > MAX_DESCRIPTORS {
-        let message = format!("a rule has at most {MAX_DESCRIPTORS} descriptors");
-        let help = "write the others in a RateLimit of its own";
-        report.error(codes::LIMIT, &written.at, message, help);
+    let limits = limits.map(|list| list.mappings(|fields| Some(limit(fields))));
+    let descriptors = fields.mappings("descriptors", |fields| Some(descriptor(fields)));
+    if descriptors.is_empty() {
+        report.required(limits.as_ref(), &at, "limits");
     }
-    let descriptors = written.descriptors.iter();
-    let descriptors = descriptors.map(|one| descriptor(one, report));
-    if limits.len() > MAX_LIMITS {
-        let message = format!("a rule has at most {MAX_LIMITS} limits");
-        let help = "write the others in a RateLimit of its own";
-        report.error(codes::LIMIT, &written.at, message, help);
+    let limits = limits.unwrap_or_default();
+    let lists = [
+        (descriptors.len(), MAX_DESCRIPTORS, "descriptors"),
+        (limits.len(), MAX_LIMITS, "limits"),
+    ];
+    for (length, most, what) in lists {
+        if length > most {
+            let message = format!("a rule has at most {most} {what}");
+            let help = "write the others in a RateLimit of its own";
+            report.error(codes::LIMIT, &at, message, help);
+        }
     }
-    Some(LimitRule {
-        source: report.source(&written.at),
-        name,
-        matches: written.matches.clone(),
-        limits: limits.iter().filter_map(|one| limit(one, report)).collect(),
-        descriptors: descriptors.collect::<Option<_>>()?,
-        hits: match &written.hits {
-            Some(number) => count(number, u32::MAX, report)?,
-            None => 1,
+    let hits = fields.integer("hits");
+    let counted = hits.as_ref().and_then(|hits| count(hits, u32::MAX, report));
+    WrittenRule {
+        has_descriptors: !descriptors.is_empty(),
+        rule: LimitRule {
+            source: report.source(&at),
+            name: name.map_or(unnamed, |text| text.value),
+            matches,
+            limits: limits.into_iter().flatten().collect(),
+            descriptors: descriptors.into_iter().flatten().collect(),
+            hits: counted.unwrap_or(1),
         },
-    })
+        hits,
+        at,
+    }
 }
 
 /// Clients read it as a string of structured fields.
@@ -258,31 +270,30 @@ fn answerable(one: &HttpMatch, at: &FieldPath, report: &Report) {
     }
 }
 
-fn limit(written: &written::Limit, report: &Report) -> Option<Limit> {
-    let requests = report.required(written.requests.as_ref(), &written.at, "requests");
-    let requests = requests.and_then(|number| count(number, u32::MAX, report));
-    let per = report.required(written.per.as_ref(), &written.at, "per");
-    let per = per.and_then(|text| Some((text, report.duration(text)?)));
-    let burst = match &written.burst {
-        Some(number) => count(number, u32::MAX, report),
+fn limit(fields: &mut Fields<'_>) -> Option<Limit> {
+    let report = fields.report();
+    let requests = report.required(fields.integer("requests"), fields.at(), "requests");
+    let requests = requests.and_then(|number| count(&number, u32::MAX, report));
+    let per = report.required(fields.text("per"), fields.at(), "per");
+    let per = per.and_then(|text| Some((report.duration(&text)?, text)));
+    let burst = match fields.integer("burst") {
+        Some(number) => count(&number, u32::MAX, report),
         None => requests,
     };
-    let keys = match &written.keys {
+    let by = fields.mapping("by", by);
+    let written = fields.integer("keys");
+    let keys = match &written {
         Some(number) => count(number, MAX_KEYS, report),
         None => Some(DEFAULT_KEYS),
     };
-    let by = by(&written.by, report)?;
-    if let Some(keys) = written.keys.as_ref().filter(|_| by.is_nothing()) {
+    let by = by.unwrap_or_else(|| Some(LimitBy::default()))?;
+    if let Some(keys) = written.filter(|_| by.is_nothing()) {
         let message = "`keys` has no effect: without `by` all requests share one bucket";
-        report.error(
-            codes::CONTRADICTION,
-            &keys.at,
-            message,
-            "add `by`, or remove it",
-        );
+        let help = "add `by`, or remove it";
+        report.error(codes::CONTRADICTION, &keys.at, message, help);
     }
-    let (requests, (text, per), burst, keys) = (requests?, per?, burst?, keys?);
-    rate(requests, per, burst, text, report)?;
+    let (requests, (per, text), burst, keys) = (requests?, per?, burst?, keys?);
+    rate(requests, per, burst, &text, report)?;
     Some(Limit {
         requests,
         per,
@@ -312,18 +323,18 @@ fn count(number: &SpannedValue<i64>, most: u32, report: &Report) -> Option<u32> 
     u32::try_from(number.value).ok().filter(|_| fits)
 }
 
-fn by(written: &written::WrittenBy, report: &Report) -> Option<LimitBy> {
-    if let Some(one) = written.headers.get(MAX_HEADERS) {
+fn by(fields: &mut Fields<'_>) -> Option<LimitBy> {
+    let report = fields.report();
+    let (identity, address) = (fields.flag("identity"), fields.flag("clientAddress"));
+    let headers = fields.texts("headers");
+    if let Some(one) = headers.get(MAX_HEADERS) {
         let message = format!("a key has at most {MAX_HEADERS} headers");
         report.error(codes::LIMIT, &one.at, message, "");
     }
-    let said = |flag: &Option<SpannedValue<bool>>| flag.as_ref().is_some_and(|flag| flag.value);
-    let headers = written.headers.iter();
+    let headers = headers.iter().map(|text| header_name(text, report));
     Some(LimitBy {
-        identity: said(&written.identity),
-        address: said(&written.address),
-        headers: headers
-            .map(|text| header_name(text, report))
-            .collect::<Option<_>>()?,
+        identity,
+        address,
+        headers: headers.collect::<Option<_>>()?,
     })
 }

@@ -5,14 +5,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::check::authorization::target;
-use crate::check::values::{self, Meta};
+use crate::check::authorization::TargetFields;
+use crate::check::values::Meta;
 use crate::codes;
-use crate::decode::{FieldPath, Fields, Report, is_within};
+use crate::decode::{Cursor, FieldPath, Fields, Report, is_within};
+use crate::mesh::authorization::PolicyTarget;
 use crate::mesh::request_authentication::{
     ClaimOutput, HeaderPlace, KeySource, RequestAuthentication, TokenRule, UNREADABLE_KEYS,
 };
-use crate::written::{Text, request_authentication as written};
+use crate::source::Source;
+use crate::written::Text;
 
 /// Default time limit of one request for keys: Istio's default.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,88 +47,79 @@ const RESERVED: [&str; 12] = [
 pub(in crate::check) fn request_authentication(
     meta: Meta,
     fields: &mut Fields<'_>,
-    report: &Report,
 ) -> RequestAuthentication {
-    let written = written::RequestAuthentication::read(fields);
-    if let Some(one) = written.rules.get(MAX_RULES) {
-        let message = format!("a resource has at most {MAX_RULES} rules");
-        report.error(codes::LIMIT, &one.at, message, "write several resources");
-    }
-    let rules = written.rules.iter().take(MAX_RULES);
-    let mut rules: Vec<TokenRule> = rules.map(|rule| token_rule(rule, report)).collect();
-    if let Some(spec) = &written.at
-        && is_item_unread(
-            &values::join(&spec.path, "jwtRules"),
-            &written.rules,
-            report,
-        )
-    {
-        rules.push(TokenRule::unreadable(meta.source.clone()));
-    }
+    fields.ignore(&["status"]);
+    let written = fields.mapping("spec", |spec| {
+        let target = TargetFields::of(spec);
+        let rules = spec.get("jwtRules");
+        let rules = rules.map(|list| token_rules(&list, &meta.source));
+        (target, rules.unwrap_or_default())
+    });
+    let (target, rules) = written.unzip();
     RequestAuthentication {
-        target: target(&written.target, written.at.as_ref(), report),
-        rules,
+        target: target.map_or(PolicyTarget::Everything, |target| target.policy_target()),
+        rules: rules.unwrap_or_default(),
         name: meta.name,
         source: meta.source,
         created: meta.created,
     }
 }
 
-/// Returns true if an item of `list`, or all of it, is no rule at all.
-fn is_item_unread(list: &str, rules: &[written::TokenRule], report: &Report) -> bool {
-    report.failed_where(|field| {
-        is_within(field, list) && !rules.iter().any(|rule| is_within(field, &rule.at.path))
-    })
+fn token_rules(list: &Cursor<'_>, source: &Source) -> Vec<TokenRule> {
+    let report = list.report();
+    let items = list.items();
+    let read = items.iter().filter_map(|item| {
+        let mut rule = item.mapping(token_rule)?;
+        if report.failed_within(&item.at().path) {
+            rule.keys = unreadable_keys();
+        }
+        Some((item.at(), rule))
+    });
+    let read: Vec<(&FieldPath, TokenRule)> = read.collect();
+    if let Some((at, _)) = read.get(MAX_RULES) {
+        let message = format!("a resource has at most {MAX_RULES} rules");
+        report.error(codes::LIMIT, at, message, "write several resources");
+    }
+    // An item of the list, or all of it, is no rule at all.
+    let unread = report.failed_where(|field| {
+        is_within(field, &list.at().path) && !read.iter().any(|(at, _)| is_within(field, &at.path))
+    });
+    let rules = read.into_iter().map(|(_, rule)| rule).take(MAX_RULES);
+    let unreadable = unread.then(|| TokenRule::unreadable(source.clone()));
+    rules.chain(unreadable).collect()
 }
 
-fn token_rule(written: &written::TokenRule, report: &Report) -> TokenRule {
-    let issuer = written.issuer.as_ref().map_or("", |text| &*text.value);
-    let keys = keys(written, issuer, report);
-    let lists = [
-        (&written.audiences, "an audience"),
-        (&written.from_params, "a parameter"),
-        (&written.from_cookies, "a cookie"),
-        (&written.space_delimited_claims, "a claim"),
-    ];
-    let [audiences, from_params, from_cookies, space_delimited_claims] =
-        lists.map(|(list, what)| texts(list, what, report));
-    for cookie in &written.from_cookies {
+fn token_rule(fields: &mut Fields<'_>) -> TokenRule {
+    let report = fields.report();
+    let issuer = fields.text("issuer");
+    let keys = keys(fields, issuer.as_ref());
+    let from_cookies = fields.texts("fromCookies");
+    for cookie in &from_cookies {
         let is_token = cookie.value.bytes().all(is_token_byte);
         if !is_token && !cookie.value.is_empty() {
             report.bad(cookie, " as the name of a cookie", "");
         }
     }
-    limit(written.from_headers.iter().map(|one| &one.at), report);
-    limit(written.output_claims.iter().map(|one| &one.at), report);
-    let places = written.from_headers.iter();
-    let claims = written.output_claims.iter();
-    let payload = written.output_payload_to_header.as_ref();
-    let mut rule = TokenRule {
-        source: report.source(&written.at),
-        issuer: issuer.into(),
-        audiences,
+    let payload = fields.text("outputPayloadToHeader");
+    let limit = fields.text("timeout");
+    let presence = fields.text("presence");
+    TokenRule {
+        source: report.source(fields.at()),
+        issuer: issuer.map_or_else(|| "".into(), |text| text.value),
+        audiences: texts(&fields.texts("audiences"), "an audience", report),
         keys: keys.unwrap_or_else(unreadable_keys),
-        from_headers: places.filter_map(|one| place(one, report)).collect(),
-        from_params,
-        from_cookies,
-        forward_original: written.forward_original.as_ref().is_some_and(|b| b.value),
-        output_payload_to_header: payload.and_then(|name| written_header(name, report)),
-        output_claims: claims.filter_map(|one| output(one, report)).collect(),
-        space_delimited_claims,
-        timeout: written
-            .timeout
-            .as_ref()
-            .and_then(|text| timeout(text, report))
+        from_headers: at_most(fields, "fromHeaders", place),
+        from_params: texts(&fields.texts("fromParams"), "a parameter", report),
+        from_cookies: texts(&from_cookies, "a cookie", report),
+        forward_original: fields.flag("forwardOriginalToken"),
+        output_payload_to_header: payload.and_then(|name| written_header(&name, report)),
+        output_claims: at_most(fields, "outputClaimToHeaders", output),
+        space_delimited_claims: texts(&fields.texts("spaceDelimitedClaims"), "a claim", report),
+        timeout: limit
+            .and_then(|text| timeout(&text, report))
             .unwrap_or(DEFAULT_TIMEOUT),
-        required: written
-            .presence
-            .as_ref()
-            .is_some_and(|text| is_required(text, report)),
-    };
-    if report.failed_within(&written.at.path) {
-        rule.keys = unreadable_keys();
+        required: presence.is_some_and(|text| is_required(&text, report)),
     }
-    rule
 }
 
 /// Keys of an invalid rule, which verify no token.
@@ -141,10 +134,13 @@ fn is_required(text: &Text, report: &Report) -> bool {
 }
 
 /// The source of the keys: `jwks` or `jwksUri`, or else the issuer's address.
-fn keys(written: &written::TokenRule, issuer: &str, report: &Report) -> Option<KeySource> {
+fn keys(fields: &mut Fields<'_>, issuer: Option<&Text>) -> Option<KeySource> {
+    let report = fields.report();
     // Istio takes an empty text for one that is not there.
-    let said = |text: &'_ Option<Text>| text.clone().filter(|text| !text.value.is_empty());
-    match (said(&written.jwks), said(&written.jwks_uri)) {
+    let mut said = |name| fields.text(name).filter(|text| !text.value.is_empty());
+    let (jwks, uri) = (said("jwks"), said("jwksUri"));
+    let issuer = issuer.filter(|text| !text.value.is_empty());
+    match (jwks, uri) {
         (Some(jwks), Some(_)) => {
             let message = "`jwks` and `jwksUri` exclude each other";
             report.error(codes::CONTRADICTION, &jwks.at, message, "keep one");
@@ -156,9 +152,9 @@ fn keys(written: &written::TokenRule, issuer: &str, report: &Report) -> Option<K
                 report.error(codes::LIMIT, &jwks.at, message, "");
                 return None;
             }
-            if issuer.is_empty() {
+            if issuer.is_none() {
                 // As Istio: only keys that are fetched may be those of any issuer.
-                report.required(None::<()>, &written.at, "issuer");
+                report.required(None::<()>, fields.at(), "issuer");
             }
             Some(KeySource::Inline(jwks.value))
         }
@@ -167,14 +163,13 @@ fn keys(written: &written::TokenRule, issuer: &str, report: &Report) -> Option<K
             report.parsed(&uri, "the address of a key set", address, help)?;
             Some(KeySource::Uri(uri.value))
         }
-        (None, None) if issuer.is_empty() => {
-            report.required(None::<()>, &written.at, "issuer");
+        (None, None) if issuer.is_none() => {
+            report.required(None::<()>, fields.at(), "issuer");
             None
         }
         (None, None) => {
-            let issuer = written.issuer.as_ref()?;
             let help = "write `jwks` or `jwksUri`; OpenID discovery needs an issuer that is an https:// address";
-            report.parsed(issuer, "an issuer with OpenID discovery", address, help)?;
+            report.parsed(issuer?, "an issuer with OpenID discovery", address, help)?;
             Some(KeySource::Discovery)
         }
     }
@@ -215,31 +210,46 @@ fn limit<'a>(mut entries: impl Iterator<Item = &'a FieldPath>, report: &Report) 
     }
 }
 
-fn place(written: &written::HeaderPlace, report: &Report) -> Option<HeaderPlace> {
-    let name = report.required(written.name.as_ref(), &written.at, "name")?;
-    let prefix = written.prefix.as_ref();
-    if let Some(text) = prefix
+/// A list of mappings.
+fn at_most<T>(
+    fields: &mut Fields<'_>,
+    name: &'static str,
+    read: impl Fn(&mut Fields<'_>) -> Option<T>,
+) -> Vec<T> {
+    let report = fields.report();
+    let entries = fields.mappings(name, |fields| Some((fields.at().clone(), read(fields))));
+    limit(entries.iter().map(|(at, _)| at), report);
+    entries.into_iter().filter_map(|(_, entry)| entry).collect()
+}
+
+fn place(fields: &mut Fields<'_>) -> Option<HeaderPlace> {
+    let report = fields.report();
+    let name = report.required(fields.text("name"), fields.at(), "name");
+    let prefix = fields.text("prefix");
+    let name = name?;
+    if let Some(text) = &prefix
         && (text.value.len() > MAX_NAME_BYTES || text.value.chars().any(char::is_control))
     {
         report.bad(text, " before a token", "");
     }
     Some(HeaderPlace {
-        name: header(name, report)?,
-        prefix: prefix.map_or_else(|| "".into(), |text| text.value.clone()),
+        name: header(&name, report)?,
+        prefix: prefix.map_or_else(|| "".into(), |text| text.value),
     })
 }
 
-fn output(written: &written::ClaimOutput, report: &Report) -> Option<ClaimOutput> {
-    let name = report.required(written.header.as_ref(), &written.at, "header");
-    let claim = report.required(written.claim.as_ref(), &written.at, "claim");
+fn output(fields: &mut Fields<'_>) -> Option<ClaimOutput> {
+    let report = fields.report();
+    let name = report.required(fields.text("header"), fields.at(), "header");
+    let claim = report.required(fields.text("claim"), fields.at(), "claim");
     let (name, claim) = (name?, claim?);
     if claim.value.is_empty() || claim.value.len() > 2 * MAX_NAME_BYTES {
-        report.bad(claim, " as a claim", "");
+        report.bad(&claim, " as a claim", "");
         return None;
     }
     Some(ClaimOutput {
-        header: written_header(name, report)?,
-        claim: claim.value.clone(),
+        header: written_header(&name, report)?,
+        claim: claim.value,
     })
 }
 

@@ -1,16 +1,17 @@
 //! Check of HealthCheck. Refuses a check that a proxy would not run as written, or would run without a pause.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::check::destination::whole;
 use crate::check::probe;
 use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{Fields, Report, SpannedValue};
+use crate::decode::{Fields, Report};
 use crate::mesh::HealthCheck;
 use crate::mesh::health_check::{CheckQuestion, CheckTerms, MAX_EXPECTED};
-use crate::written::{Text, health_check as written};
+use crate::written::Text;
 
 /// Default interval: Kubernetes' `periodSeconds`.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -38,46 +39,48 @@ pub(in crate::check) fn health_check(
     fields: &mut Fields<'_>,
     report: &Report,
 ) -> Option<HealthCheck> {
-    let read = written::HealthCheck::read(fields);
-    let written = report.required(read, &meta.at, "spec")?;
-    let host = report.required(written.host.as_ref(), &written.at, "host");
-    let host = host.and_then(|text| whole(text, &meta.name, report));
-    let port = match &written.port {
-        Some(number) => Some(report.port(number)?),
-        None => None,
-    };
+    fields.ignore(&["status"]);
+    let mut spec = report.required(fields.inner("spec"), &meta.at, "spec")?;
+    let host = report.required(spec.text("host"), spec.at(), "host");
+    let host = host.and_then(|text| whole(&text, &meta.name, report));
+    let port = spec.integer("port").map(|number| report.port(&number));
+    let selector = values::selected(&mut spec, "selector", "matchLabels");
+    let terms = terms(&mut spec);
+    spec.finish();
     Some(HealthCheck {
-        selector: values::selector(written.selector.as_ref(), report),
-        terms: terms(&written, report)?,
+        selector,
+        terms: terms?,
         host: host?,
-        port,
+        port: port.flatten(),
         name: meta.name,
         source: meta.source,
     })
 }
 
-fn terms(written: &written::HealthCheck, report: &Report) -> Option<CheckTerms> {
-    let question = question(written, report);
-    let interval = time(written.interval.as_ref(), LEAST_INTERVAL, INTERVAL, report);
+fn terms(spec: &mut Fields<'_>) -> Option<CheckTerms> {
+    let report = spec.report();
+    let interval = time(
+        spec.text("interval").as_ref(),
+        LEAST_INTERVAL,
+        INTERVAL,
+        report,
+    );
     let usual = interval.map_or(TIMEOUT, |interval| TIMEOUT.min(interval));
     let least = Duration::from_millis(1);
-    let timeout = time(written.timeout.as_ref(), least, usual, report);
-    if let (Some(text), Some(timeout), Some(interval)) = (&written.timeout, timeout, interval)
+    let jitter = number(spec, "intervalJitterPercent", 0..=100, JITTER_PERCENT);
+    let limit = spec.text("timeout");
+    let timeout = time(limit.as_ref(), least, usual, report);
+    if let (Some(text), Some(timeout), Some(interval)) = (&limit, timeout, interval)
         && timeout > interval
     {
         let help = format!("at most the interval, {interval:?}");
         report.bad(text, ": it is longer than the interval", help);
     }
-    let number = |number: Option<&SpannedValue<i64>>, least, most, usual| match number {
-        Some(number) => within(number, least, most, report),
-        None => Some(usual),
-    };
-    let jitter = number(written.jitter.as_ref(), 0, 100, JITTER_PERCENT);
-    let healthy = number(written.healthy.as_ref(), 1, MAX_THRESHOLD, HEALTHY);
-    let unhealthy = number(written.unhealthy.as_ref(), 1, MAX_THRESHOLD, UNHEALTHY);
-    let panic = number(written.panic.as_ref(), 0, 100, 0);
+    let healthy = number(spec, "healthyThreshold", 1..=MAX_THRESHOLD, HEALTHY);
+    let unhealthy = number(spec, "unhealthyThreshold", 1..=MAX_THRESHOLD, UNHEALTHY);
+    let panic = number(spec, "panicThreshold", 0..=100, 0);
     Some(CheckTerms {
-        question: question?,
+        question: question(spec)?,
         interval: interval?,
         timeout: timeout?,
         jitter_percent: jitter?,
@@ -104,87 +107,102 @@ fn time(
     Some(time)
 }
 
-fn within(number: &SpannedValue<i64>, least: i64, most: i64, report: &Report) -> Option<u32> {
-    let fits = (least..=most).contains(&number.value);
+fn number(
+    spec: &mut Fields<'_>,
+    name: &'static str,
+    range: RangeInclusive<i64>,
+    usual: u32,
+) -> Option<u32> {
+    let Some(number) = spec.integer(name) else {
+        return Some(usual);
+    };
+    let fits = range.contains(&number.value);
     if !fits {
         let message = format!("{} is not allowed", number.value);
-        let help = format!("write a number from {least} to {most}");
+        let help = format!("write a number from {} to {}", range.start(), range.end());
+        let report = spec.report();
         report.error(codes::BAD_VALUE, &number.at, message, help);
     }
     u32::try_from(number.value).ok().filter(|_| fits)
 }
 
-fn question(written: &written::HealthCheck, report: &Report) -> Option<CheckQuestion> {
-    match (&written.http, &written.grpc, &written.tcp) {
-        (Some(http), None, None) => self::http(http, report),
-        (None, Some(grpc), None) => {
-            let service = match &grpc.service {
-                None => "".into(),
-                Some(text) => probe::service(text, report)?,
-            };
-            Some(CheckQuestion::Grpc { service })
-        }
-        (None, None, Some(_)) => Some(CheckQuestion::Tcp),
-        (None, None, None) => {
+fn question(spec: &mut Fields<'_>) -> Option<CheckQuestion> {
+    let report = spec.report();
+    let questions = [
+        spec.mapping("http", http),
+        spec.mapping("grpc", grpc),
+        spec.mapping("tcp", |_| Some(CheckQuestion::Tcp)),
+    ];
+    let mut questions = questions.into_iter().flatten();
+    match (questions.next(), questions.next()) {
+        (Some(question), None) => question,
+        (None, _) => {
             let message = "the check has no protocol";
             let help = "give it one of http, grpc, tcp; `tcp: {}` asks for a connection";
-            report.error(codes::MISSING, &written.at, message, help);
+            report.error(codes::MISSING, spec.at(), message, help);
             None
         }
-        _ => {
+        (Some(_), Some(_)) => {
             let message = "a check has exactly one protocol";
             let help = "give it one of http, grpc, tcp";
-            report.error(codes::CONTRADICTION, &written.at, message, help);
+            report.error(codes::CONTRADICTION, spec.at(), message, help);
             None
         }
     }
 }
 
-fn http(written: &written::HttpQuestion, report: &Report) -> Option<CheckQuestion> {
-    let path = report.required(written.path.as_ref(), &written.at, "path");
-    let path = path.and_then(|text| probe::path(text, report));
-    let host = match &written.host {
-        None => None,
-        Some(text) => {
-            let name = values::hostname(text, report)?;
-            if name.as_str().contains('*') {
-                let help = "write one name; without it the destination's own host is named";
-                report.bad(text, " in a request", help);
-                return None;
-            }
-            Some(name.as_str().into())
-        }
+fn grpc(fields: &mut Fields<'_>) -> Option<CheckQuestion> {
+    let service = match fields.text("service") {
+        None => "".into(),
+        Some(text) => probe::service(&text, fields.report())?,
     };
-    if let Some(one) = written.expected.get(MAX_EXPECTED) {
+    Some(CheckQuestion::Grpc { service })
+}
+
+fn http(fields: &mut Fields<'_>) -> Option<CheckQuestion> {
+    let report = fields.report();
+    let path = report.required(fields.text("path"), fields.at(), "path");
+    let path = path.and_then(|text| probe::path(&text, report));
+    let host = fields.text("host").map(|text| host(&text, report));
+    let statuses = |fields: &mut Fields<'_>| Some((fields.at().clone(), statuses(fields)));
+    let expected = fields.mappings("expectedStatuses", statuses);
+    if let Some((at, _)) = expected.get(MAX_EXPECTED) {
         let message = format!("a check expects at most {MAX_EXPECTED} ranges of statuses");
-        report.error(codes::LIMIT, &one.at, message, "");
+        report.error(codes::LIMIT, at, message, "");
     }
-    let expected = written.expected.iter();
-    let mut expected: Vec<Range<u16>> = expected
-        .map(|one| statuses(one, report))
-        .collect::<Option<_>>()?;
+    let expected = expected.into_iter().map(|(_, range)| range);
+    let mut expected: Vec<Range<u16>> = expected.collect::<Option<_>>()?;
     if expected.is_empty() {
         expected.push(200..201);
     }
     Some(CheckQuestion::Http {
         path: path?,
-        host,
+        host: host.flatten(),
         expected,
     })
 }
 
-/// From `start` to before `end`, as in Envoy.
-fn statuses(written: &written::Statuses, report: &Report) -> Option<Range<u16>> {
-    let start = report.required(written.start.as_ref(), &written.at, "start")?;
-    let end = report.required(written.end.as_ref(), &written.at, "end")?;
-    if !(100 <= start.value && start.value < end.value && end.value <= 600) {
-        let message = format!(
-            "no status is in the range from {} to before {}",
-            start.value, end.value
-        );
-        let help = "such as {start: 200, end: 300}, within 100 and 600";
-        report.error(codes::BAD_VALUE, &written.at, message, help);
+fn host(text: &Text, report: &Report) -> Option<Arc<str>> {
+    let name = values::hostname(text, report)?;
+    if name.as_str().contains('*') {
+        let help = "write one name; without it the destination's own host is named";
+        report.bad(text, " in a request", help);
         return None;
     }
-    Some(u16::try_from(start.value).ok()?..u16::try_from(end.value).ok()?)
+    Some(name.as_str().into())
+}
+
+/// From `start` to before `end`, as in Envoy.
+fn statuses(fields: &mut Fields<'_>) -> Option<Range<u16>> {
+    let report = fields.report();
+    let (start, end) = (fields.integer("start"), fields.integer("end"));
+    let start = report.required(start, fields.at(), "start")?.value;
+    let end = report.required(end, fields.at(), "end")?.value;
+    if !(100 <= start && start < end && end <= 600) {
+        let message = format!("no status is in the range from {start} to before {end}");
+        let help = "such as {start: 200, end: 300}, within 100 and 600";
+        report.error(codes::BAD_VALUE, fields.at(), message, help);
+        return None;
+    }
+    Some(u16::try_from(start).ok()?..u16::try_from(end).ok()?)
 }

@@ -8,60 +8,63 @@ use crate::check::kubernetes::distribution;
 use crate::check::values::{self, Meta};
 use crate::check::{CheckedResource, networking};
 use crate::codes;
-use crate::decode::{Fields, Report};
+use crate::decode::{FieldPath, Fields, Report, SpannedValue};
 use crate::mesh::network::GLOBAL;
 use crate::mesh::waypoint::WaypointChoice;
 use crate::mesh::{
     AddressRange, EndpointAddress, Location, MeshService, Protocol, Resolution,
     ServiceEntryEndpoint, ServiceOrigin, ServicePort, TargetPort, Transport,
 };
-use crate::names::{Hostname, ResourceName, ServiceKey, is_mesh_name};
+use crate::names::{Hostname, Labels, ResourceName, ServiceKey, is_mesh_name};
 use crate::text::clip;
-use crate::written::{Text, TextMap, networking as written};
+use crate::written::{Text, TextMap};
 
 /// Most declared port names among which a near miss is looked for.
 const MAX_SUGGESTED_PORTS: usize = 16;
+
+/// The fields of a `spec` that must agree with each other.
+struct EntryFields {
+    at: FieldPath,
+    hosts: Vec<Text>,
+    resolution: Option<Text>,
+    /// Endpoints as far as they can be used, and the names of their ports.
+    endpoints: Vec<(Option<ServiceEntryEndpoint>, Vec<Text>)>,
+    selector: Option<Labels>,
+}
 
 pub(in crate::check) fn service_entry(
     (meta, annotations): (Meta, &TextMap),
     fields: &mut Fields<'_>,
     report: &Report,
 ) -> Option<CheckedResource> {
-    let written = report.required(written::ServiceEntry::read(fields), &meta.at, "spec")?;
-    must_have(&written, report);
-    let locations = [
+    const LOCATIONS: [(&str, Location); 2] = [
         ("MESH_EXTERNAL", Location::MeshExternal),
         ("MESH_INTERNAL", Location::MeshInternal),
     ];
-    let location = written
-        .location
-        .as_ref()
-        .map_or(Some(Location::MeshExternal), |text| {
-            report.one_of(text, &locations)
-        });
-    let resolution = resolution(&written, report);
-    let hosts: Vec<Hostname> = written
-        .hosts
-        .iter()
-        .filter_map(|host| values::hostname(host, report))
-        .collect();
-    values::unique(
-        "host",
-        written
-            .hosts
-            .iter()
-            .map(|host| (host.value.clone(), &host.at)),
-        report,
-    );
-    let endpoints: Vec<ServiceEntryEndpoint> = written
-        .endpoints
-        .iter()
-        .filter_map(|e| networking::endpoint(e, report))
-        .collect();
-    let ports = ports(&written, report);
-    let (addresses, address_ranges) = addresses(&written.addresses, report);
-    let resolution = resolution?;
-    fits(&written, &hosts, &endpoints, &resolution, report);
+    fields.ignore(&["status"]);
+    let mut spec = report.required(fields.inner("spec"), &meta.at, "spec")?;
+    let hosts = spec.texts("hosts");
+    let (addresses, address_ranges) = addresses(&spec.texts("addresses"), report);
+    let ports = spec.mappings("ports", |fields| Some(service_port(fields)));
+    let location = spec.one_of("location", &LOCATIONS);
+    let written = EntryFields {
+        at: spec.at().clone(),
+        hosts,
+        resolution: spec.text("resolution"),
+        endpoints: spec.mappings("endpoints", |fields| Some(networking::endpoint(fields))),
+        selector: values::selector_labels(&mut spec, "workloadSelector", "labels"),
+    };
+    let hosts = self::hosts(&written, report);
+    let ports = self::ports(ports, &written, report);
+    let export_to = spec.texts("exportTo");
+    let subject_alt_names = spec.values("subjectAltNames");
+    spec.finish();
+    let visibility = values::visibility(&export_to, &meta.name.namespace, report);
+    let distribution = distribution(None, annotations, report);
+    let resolution = resolution(written.resolution.as_ref(), report)?;
+    fits(&written, &hosts, &resolution, report);
+    let selector = written.selector.filter(|labels| !labels.is_empty());
+    let endpoints = written.endpoints.into_iter();
     let model = MeshService {
         waypoint: WaypointChoice::of(&meta.labels),
         key: ServiceKey::new(meta.name.namespace.clone(), hosts.first()?.clone()),
@@ -71,21 +74,16 @@ pub(in crate::check) fn service_entry(
         addresses,
         address_ranges,
         ports,
-        selector: values::selector(written.selector.as_ref(), report)
-            .filter(|_| resolution != Resolution::Passthrough),
-        location: location?,
+        selector: selector.filter(|_| resolution != Resolution::Passthrough),
+        location: location.unwrap_or(Location::MeshExternal),
         resolution,
         headless: false,
-        endpoints,
-        subject_alt_names: written
-            .subject_alt_names
-            .iter()
-            .map(|name| name.value.clone())
-            .collect(),
-        visibility: values::visibility(&written.export_to, &meta.name.namespace, report),
+        endpoints: endpoints.filter_map(|(endpoint, _)| endpoint).collect(),
+        subject_alt_names,
+        visibility,
         published: false,
         global: meta.labels.get(GLOBAL) == Some("true"),
-        distribution: distribution(None, annotations, report),
+        distribution,
     };
     Some(one_a_host(&meta.name, &model, hosts))
 }
@@ -106,18 +104,18 @@ fn one_a_host(name: &ResourceName, model: &MeshService, hosts: Vec<Hostname>) ->
     CheckedResource::Services(hosts.into_iter().map(service).collect(), workloads)
 }
 
-fn must_have(written: &written::ServiceEntry, report: &Report) {
+fn hosts(written: &EntryFields, report: &Report) -> Vec<Hostname> {
+    let all = written.hosts.iter();
     if written.hosts.is_empty() {
         report.required(None::<()>, &written.at, "hosts");
     }
-    if written.ports.is_empty() {
-        let message = "a ServiceEntry without `ports` has no effect";
-        let help = "add its ports";
-        report.warning(codes::NO_MEANING, &written.at, message, help);
-    }
+    let named = all.clone().map(|host| (host.value.clone(), &host.at));
+    values::unique("host", named, report);
+    all.filter_map(|host| values::hostname(host, report))
+        .collect()
 }
 
-fn resolution(written: &written::ServiceEntry, report: &Report) -> Option<Resolution> {
+fn resolution(text: Option<&Text>, report: &Report) -> Option<Resolution> {
     let words = [
         ("NONE", 0),
         ("STATIC", 1),
@@ -125,10 +123,7 @@ fn resolution(written: &written::ServiceEntry, report: &Report) -> Option<Resolu
         ("DNS_ROUND_ROBIN", 3),
         ("DYNAMIC_DNS", 4),
     ];
-    let number = written
-        .resolution
-        .as_ref()
-        .map_or(Some(0), |text| report.one_of(text, &words))?;
+    let number = text.map_or(Some(0), |text| report.one_of(text, &words))?;
     Some(match number {
         1 => Resolution::Static,
         2 => Resolution::Dns,
@@ -138,25 +133,17 @@ fn resolution(written: &written::ServiceEntry, report: &Report) -> Option<Resolu
     })
 }
 
-fn is_selecting(written: &written::ServiceEntry) -> bool {
-    let selector = written.selector.as_ref();
-    selector.is_some_and(|selector| !selector.labels.is_empty())
-}
-
 /// Checks that hosts, endpoints, selector and resolution fit together.
-fn fits(
-    written: &written::ServiceEntry,
-    hosts: &[Hostname],
-    endpoints: &[ServiceEntryEndpoint],
-    resolution: &Resolution,
-    report: &Report,
-) {
+fn fits(written: &EntryFields, hosts: &[Hostname], resolution: &Resolution, report: &Report) {
     let at = written
         .resolution
         .as_ref()
         .map_or(&written.at, |text| &text.at);
     let clash = |message: &str, help: &str| report.error(codes::CONTRADICTION, at, message, help);
     let wildcard = hosts.iter().any(Hostname::is_wildcard);
+    let endpoints = written.endpoints.iter();
+    let mut endpoints = endpoints.filter_map(|(endpoint, _)| endpoint.as_ref());
+    let selector = written.selector.as_ref();
     if written.selector.is_some() && !written.endpoints.is_empty() {
         clash(
             "`endpoints` and `workloadSelector` exclude each other",
@@ -170,14 +157,12 @@ fn fits(
                 "use STATIC for addresses or DNS for host names",
             );
         }
-        Resolution::Passthrough if is_selecting(written) => {
+        Resolution::Passthrough if selector.is_some_and(|labels| !labels.is_empty()) => {
             let message = "`workloadSelector` has no effect: with resolution NONE connections go where the client sent them";
             report.warning(codes::NOT_OBEYED, at, message, "use STATIC, or remove it");
         }
         Resolution::Static
-            if endpoints
-                .iter()
-                .any(|e| matches!(e.address, EndpointAddress::Dns(_))) =>
+            if endpoints.any(|one| matches!(one.address, EndpointAddress::Dns(_))) =>
         {
             clash(
                 "resolution STATIC requires endpoints with IP addresses",
@@ -191,7 +176,7 @@ fn fits(
                     "add `endpoints`, or use NONE or DYNAMIC_DNS",
                 );
             }
-            if *resolution == Resolution::DnsRoundRobin && endpoints.len() > 1 {
+            if *resolution == Resolution::DnsRoundRobin && endpoints.count() > 1 {
                 clash(
                     "resolution DNS_ROUND_ROBIN has at most one endpoint",
                     "use DNS",
@@ -212,7 +197,7 @@ fn fits(
 }
 
 /// Hosts that clients name and the world's DNS is asked for are the world's: not any at all, and none of the mesh.
-fn leads_out(written: &written::ServiceEntry, report: &Report) {
+fn leads_out(written: &EntryFields, report: &Report) {
     for host in &written.hosts {
         let Some(name) = Hostname::new(&host.value) else {
             continue;
@@ -235,61 +220,64 @@ fn leads_out(written: &written::ServiceEntry, report: &Report) {
 /// Suffix of all Services' names.
 const CLUSTER_SERVICES: &str = ".svc.cluster.local";
 
-fn ports(written: &written::ServiceEntry, report: &Report) -> Vec<ServicePort> {
-    let all = &written.ports;
-    let names = all.iter().filter_map(|p| p.port.name.as_ref());
-    values::unique(
-        "port name",
-        names.map(|name| (name.value.clone(), &name.at)),
-        report,
-    );
-    let numbers = all.iter().filter_map(|p| p.port.number.as_ref());
-    values::unique(
-        "port",
-        numbers.map(|number| (number.value, &number.at)),
-        report,
-    );
-    let declared: BTreeSet<&str> = all
-        .iter()
-        .filter_map(|p| p.port.name.as_ref())
-        .map(|name| &*name.value)
-        .collect();
-    for (name, _) in written
-        .endpoints
-        .iter()
-        .flat_map(|endpoint| &endpoint.ports)
-    {
+/// A port, and its name and number as written.
+struct EntryPort {
+    name: Option<Text>,
+    number: Option<SpannedValue<i64>>,
+    port: Option<ServicePort>,
+}
+
+fn ports(ports: Vec<EntryPort>, written: &EntryFields, report: &Report) -> Vec<ServicePort> {
+    if ports.is_empty() {
+        let message = "a ServiceEntry without `ports` has no effect";
+        report.warning(codes::NO_MEANING, &written.at, message, "add its ports");
+    }
+    let names = ports.iter().filter_map(|port| port.name.as_ref());
+    let placed = names.clone().map(|name| (name.value.clone(), &name.at));
+    values::unique("port name", placed, report);
+    let numbers = ports.iter().filter_map(|port| port.number.as_ref());
+    let placed = numbers.map(|number| (number.value, &number.at));
+    values::unique("port", placed, report);
+    let declared: BTreeSet<&str> = names.map(|name| &*name.value).collect();
+    for name in written.endpoints.iter().flat_map(|(_, names)| names) {
         if !declared.contains(&*name.value) {
             let message = format!(
                 "no port of the ServiceEntry has the name `{}`",
                 clip(&name.value)
             );
             // Few, so that a hostile entry cannot make the search for near misses long.
-            let help = crate::text::suggest(
-                &name.value,
-                declared.iter().take(MAX_SUGGESTED_PORTS).copied(),
-            );
+            let few = declared.iter().take(MAX_SUGGESTED_PORTS).copied();
+            let help = crate::text::suggest(&name.value, few);
             report.error(codes::CONTRADICTION, &name.at, message, help);
         }
     }
-    all.iter()
-        .filter_map(|port| service_port(port, report))
-        .collect()
+    ports.into_iter().filter_map(|port| port.port).collect()
 }
 
-fn service_port(written: &written::ServiceEntryPort, report: &Report) -> Option<ServicePort> {
-    let port = &written.port;
+fn service_port(fields: &mut Fields<'_>) -> EntryPort {
+    let number = fields.integer("number");
+    let protocol = fields.text("protocol");
+    let name = fields.text("name");
+    let port = checked_port(number.as_ref(), protocol.as_ref(), name.as_ref(), fields);
+    EntryPort { name, number, port }
+}
+
+fn checked_port(
+    number: Option<&SpannedValue<i64>>,
+    protocol: Option<&Text>,
+    name: Option<&Text>,
+    fields: &mut Fields<'_>,
+) -> Option<ServicePort> {
+    let report = fields.report();
     let number = report
-        .required(port.number.as_ref(), &port.at, "number")
+        .required(number, fields.at(), "number")
         .and_then(|number| report.port(number));
     let name = report
-        .required(port.name.as_ref(), &port.at, "name")
+        .required(name, fields.at(), "name")
         .and_then(|name| values::port_name(name, report));
-    let target = written
-        .target_port
-        .as_ref()
-        .map(|number| report.port(number));
-    let protocol = values::istio_protocol(port.protocol.as_ref(), report);
+    let target = fields.integer("targetPort");
+    let target = target.map(|number| report.port(&number));
+    let protocol = values::istio_protocol(protocol, report);
     let number = number?;
     Some(ServicePort {
         name: name?,
@@ -302,7 +290,7 @@ fn service_port(written: &written::ServiceEntryPort, report: &Report) -> Option<
         },
         target: TargetPort::Number(target.unwrap_or(Some(number))?),
         node_port: None,
-        source: report.source(&port.at),
+        source: report.source(fields.at()),
     })
 }
 

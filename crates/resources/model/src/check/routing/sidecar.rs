@@ -11,7 +11,7 @@ use crate::mesh::{
 };
 use crate::names::{Hostname, Namespace, Port};
 use crate::text::clip;
-use crate::written::{Text, networking as written};
+use crate::written::Text;
 
 /// Words of `outboundTrafficPolicy.mode`.
 pub(in crate::check) const OUTBOUND_MODES: [(&str, OutboundPolicy); 2] = [
@@ -25,130 +25,111 @@ const CAPTURE_MODES: [(&str, CaptureMode); 3] = [
     ("NONE", CaptureMode::None),
 ];
 
-pub(in crate::check) fn sidecar(
-    meta: Meta,
-    fields: &mut Fields<'_>,
-    report: &Report,
-) -> Option<Sidecar> {
-    let written = written::WrittenSidecar::read(fields);
-    let ingress: Vec<_> = written
-        .ingress
-        .iter()
-        .filter_map(|listener| ingress(listener, report))
-        .collect();
-    let egress: Vec<_> = written
-        .egress
-        .iter()
-        .filter_map(|listener| egress(listener, report))
-        .collect();
-    if let Some((_, catch_all)) = written
-        .egress
-        .iter()
-        .rev()
-        .skip(1)
-        .map(|e| (e, &e.at))
-        .find(|(e, _)| e.port.is_none())
-    {
-        let help = "move it to the end, and keep only one";
-        report.error(
-            codes::CONTRADICTION,
-            catch_all,
-            "only the last egress listener may be without a port",
-            help,
-        );
-    }
-    let outbound_policy = written
-        .outbound_mode
-        .as_ref()
-        .and_then(|mode| report.one_of(mode, &OUTBOUND_MODES));
-    let selector = values::selector(written.selector.as_ref(), report);
-    Some(Sidecar {
+/// What is said of the connection pools of inbound listeners.
+const UNBOUNDED: &str = "the application sets its number of connections";
+
+pub(in crate::check) fn sidecar(meta: Meta, fields: &mut Fields<'_>) -> Sidecar {
+    let mut sidecar = Sidecar {
         name: meta.name,
         source: meta.source,
-        selector,
-        ingress,
-        egress,
-        outbound_policy,
-    })
+        selector: None,
+        ingress: Vec::new(),
+        egress: Vec::new(),
+        outbound_policy: None,
+    };
+    fields.ignore(&["status"]);
+    fields.mapping("spec", |spec| {
+        let outbound = spec.mapping("outboundTrafficPolicy", |policy| {
+            let mode = policy.one_of("mode", &OUTBOUND_MODES);
+            policy.not_yet(&["egressProxy"]);
+            mode
+        });
+        sidecar.outbound_policy = outbound.flatten();
+        sidecar.selector = values::selected(spec, "workloadSelector", "labels");
+        sidecar.ingress = spec.mappings("ingress", ingress);
+        let mut ports = Vec::new();
+        sidecar.egress = spec.mappings("egress", |fields| {
+            let (has_port, listener) = egress(fields);
+            ports.push((has_port, fields.at().clone()));
+            listener
+        });
+        let mut but_last = ports.iter().rev().skip(1);
+        if let Some((_, catch_all)) = but_last.find(|(has_port, _)| !has_port) {
+            let message = "only the last egress listener may be without a port";
+            let help = "move it to the end, and keep only one";
+            let report = spec.report();
+            report.error(codes::CONTRADICTION, catch_all, message, help);
+        }
+        spec.without_effect(&[("inboundConnectionPool", UNBOUNDED)]);
+    });
+    sidecar
 }
 
-fn ingress(written: &written::Ingress, report: &Report) -> Option<IngressListener> {
-    let port = report
-        .required(written.port.as_ref(), &written.at, "port")
-        .and_then(|port| listener_port(port, report));
-    let bind = bind(written.bind.as_ref(), report);
-    let capture_mode = capture_mode(written.capture_mode.as_ref(), report);
-    let default_endpoint = written
-        .default_endpoint
-        .as_ref()
-        .map(|text| default_endpoint(text, report));
+fn ingress(fields: &mut Fields<'_>) -> Option<IngressListener> {
+    let report = fields.report();
+    let port = fields.mapping("port", listener_port);
+    let port = report.required(port, fields.at(), "port").flatten();
+    let bind = bind(fields.text("bind").as_ref(), report);
+    let capture_mode = capture_mode(fields);
+    let default_endpoint = fields.text("defaultEndpoint");
+    let default_endpoint = default_endpoint.map(|text| default_endpoint_of(&text, report));
     if bind.is_some() && capture_mode == Some(CaptureMode::Iptables) {
         let message = "`bind` has no effect when the kernel redirects traffic";
-        report.error(
-            codes::CONTRADICTION,
-            &written.at,
-            message,
-            "remove `bind`, or write captureMode: NONE",
-        );
+        let help = "remove `bind`, or write captureMode: NONE";
+        report.error(codes::CONTRADICTION, fields.at(), message, help);
     }
+    fields.not_yet(&["tls"]);
+    fields.without_effect(&[("connectionPool", UNBOUNDED)]);
     Some(IngressListener {
         port: port?,
         bind,
         capture_mode: capture_mode?,
-        default_endpoint: match default_endpoint {
-            None => None,
-            Some(endpoint) => Some(endpoint?),
-        },
-        source: report.source(&written.at),
+        default_endpoint: default_endpoint.flatten(),
+        source: report.source(fields.at()),
     })
 }
 
-fn egress(written: &written::Egress, report: &Report) -> Option<EgressListener> {
-    let port = written
-        .port
-        .as_ref()
-        .map(|port| listener_port(port, report));
-    let bind = bind(written.bind.as_ref(), report);
-    let capture_mode = capture_mode(written.capture_mode.as_ref(), report)?;
-    if written.hosts.is_empty() {
-        report.required(None::<()>, &written.at, "hosts");
+/// The listener, and whether it has a port.
+fn egress(fields: &mut Fields<'_>) -> (bool, Option<EgressListener>) {
+    let report = fields.report();
+    let port = fields.mapping("port", listener_port);
+    let has_port = port.is_some();
+    let said = fields.text("bind");
+    let bind = bind(said.as_ref(), report);
+    let capture_mode = capture_mode(fields);
+    let hosts = fields.texts("hosts");
+    if hosts.is_empty() {
+        report.required(None::<()>, fields.at(), "hosts");
     }
-    if written.port.is_none() && (written.bind.is_some() || capture_mode == CaptureMode::None) {
+    if !has_port && (said.is_some() || capture_mode == Some(CaptureMode::None)) {
         let message =
             "`bind` and captureMode: NONE of a listener without `port` are not yet supported";
-        report.error(
-            codes::NOT_YET,
-            &written.at,
-            message,
-            "give it `port`, or remove `bind` and captureMode: NONE",
-        );
+        let help = "give it `port`, or remove `bind` and captureMode: NONE";
+        report.error(codes::NOT_YET, fields.at(), message, help);
     }
-    let hosts = written
-        .hosts
-        .iter()
-        .filter_map(|text| egress_host(text, report))
-        .collect();
-    Some(EgressListener {
-        port: match port {
-            None => None,
-            Some(port) => Some(port?),
-        },
+    let hosts = hosts.iter().filter_map(|text| egress_host(text, report));
+    let hosts = hosts.collect();
+    let listener = capture_mode.map(|capture_mode| EgressListener {
+        port: port.flatten(),
         bind,
         capture_mode,
         hosts,
-        source: report.source(&written.at),
-    })
+        source: report.source(fields.at()),
+    });
+    (has_port, listener)
 }
 
-fn listener_port(written: &written::ListenerPort, report: &Report) -> Option<ListenerPort> {
+fn listener_port(fields: &mut Fields<'_>) -> Option<ListenerPort> {
+    let report = fields.report();
     let number = report
-        .required(written.number.as_ref(), &written.at, "number")
-        .and_then(|number| report.port(number));
-    let name = written
-        .name
-        .as_ref()
-        .map_or_else(|| Some("".into()), |name| values::port_name(name, report));
-    let protocol = values::istio_protocol(written.protocol.as_ref(), report);
+        .required(fields.integer("number"), fields.at(), "number")
+        .and_then(|number| report.port(&number));
+    let protocol = values::istio_protocol(fields.text("protocol").as_ref(), report);
+    let name = match fields.text("name") {
+        Some(name) => values::port_name(&name, report),
+        None => Some("".into()),
+    };
+    fields.ignore(&["targetPort"]);
     Some(ListenerPort {
         number: number?,
         protocol,
@@ -156,10 +137,11 @@ fn listener_port(written: &written::ListenerPort, report: &Report) -> Option<Lis
     })
 }
 
-fn capture_mode(text: Option<&Text>, report: &Report) -> Option<CaptureMode> {
-    text.map_or(Some(CaptureMode::Default), |text| {
-        report.one_of(text, &CAPTURE_MODES)
-    })
+fn capture_mode(fields: &mut Fields<'_>) -> Option<CaptureMode> {
+    match fields.text("captureMode") {
+        Some(text) => fields.report().one_of(&text, &CAPTURE_MODES),
+        None => Some(CaptureMode::Default),
+    }
 }
 
 fn bind(text: Option<&Text>, report: &Report) -> Option<IpAddr> {
@@ -180,7 +162,7 @@ fn not_yet_unix(at: &FieldPath, report: &Report) {
     );
 }
 
-fn default_endpoint(text: &Text, report: &Report) -> Option<DefaultEndpoint> {
+fn default_endpoint_of(text: &Text, report: &Report) -> Option<DefaultEndpoint> {
     if text.value.starts_with("unix:") {
         not_yet_unix(&text.at, report);
         return None;

@@ -22,7 +22,6 @@ use crate::mesh::{
 use crate::names::ResourceName;
 use crate::text::clip;
 use crate::written::Text;
-use crate::written::config::WrittenRetries;
 
 /// Context of the resource under check.
 struct RuleReader<'a> {
@@ -242,7 +241,9 @@ impl RuleReader<'_> {
             let help = "write the number of retries; 0 disables them (Istio's default for a missing number)";
             report.error(codes::MISSING, &place, "`attempts` is missing", help);
         }
-        config::retry(&WrittenRetries::read(fields), report)
+        let retries = config::retry(&mut fields);
+        fields.finish();
+        retries
     }
 
     fn http_match(&self, cursor: &Cursor<'_>) -> Option<HttpMatch> {

@@ -8,7 +8,7 @@ use crate::decode::{Fields, Report};
 use crate::mesh::{AddressRange, WorkloadGroup};
 use crate::names::Labels;
 use crate::written::TextMap;
-use crate::written::networking as written;
+use crate::written::probe::Probe;
 
 /// Longest name of a group, in bytes: those of its members have an address behind it, and 253 bytes in all.
 const MAX_NAME_BYTES: usize = 200;
@@ -41,7 +41,8 @@ pub(in crate::check) fn read(
     fields: &mut Fields<'_>,
     report: &Report,
 ) -> Option<WorkloadGroup> {
-    let written = report.required(written::WorkloadGroup::read(fields), &meta.at, "spec")?;
+    fields.ignore(&["status"]);
+    let mut spec = report.required(fields.inner("spec"), &meta.at, "spec")?;
     if meta.name.name.len() > MAX_NAME_BYTES {
         report.error(
             codes::BAD_VALUE,
@@ -50,17 +51,27 @@ pub(in crate::check) fn read(
             format!("write at most {MAX_NAME_BYTES}: its members' names consist of it and their addresses"),
         );
     }
-    let template = report.required(written.template.as_ref(), &written.at, "template")?;
-    if let Some(address) = &template.address {
-        report.warning(
-            codes::NOT_OBEYED,
-            &address.at,
-            "the `address` of a template has no effect: each member has its own",
-            "remove it, or write a WorkloadEntry",
-        );
-    }
-    let described = described(template, report);
-    let said = values::labels(&written.labels, report);
+    let metadata = spec.mapping("metadata", |metadata| {
+        let labels = values::labels(&metadata.text_map("labels"), report);
+        (labels, metadata.text_map("annotations"))
+    });
+    let (said, annotations) = metadata.unwrap_or_default();
+    let template = spec.mapping("template", |template| {
+        let ports = template.get("ports");
+        if let Some(address) = template.text("address") {
+            report.warning(
+                codes::NOT_OBEYED,
+                &address.at,
+                "the `address` of a template has no effect: each member has its own",
+                "remove it, or write a WorkloadEntry",
+            );
+        }
+        described(ports, template)
+    });
+    let template = report.required(template, spec.at(), "template");
+    let probe = Probe::read(&mut spec, "probe");
+    spec.finish();
+    let (described, _) = template?;
     // Istio's order: `metadata` precedes the template.
     let labels: Labels = described
         .labels
@@ -68,11 +79,11 @@ pub(in crate::check) fn read(
         .chain(said.iter())
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
-    let annotations = written.annotations.iter();
     Some(WorkloadGroup {
         labels,
         annotations: annotations
-            .map(|(key, value)| (key.value.clone(), value.value.clone()))
+            .into_iter()
+            .map(|(key, value)| (key.value, value.value))
             .collect(),
         ports: described.ports,
         network: described.network,
@@ -82,7 +93,7 @@ pub(in crate::check) fn read(
             .service_account
             .unwrap_or_else(|| "default".into()),
         member_addresses: member_addresses(annotated, report),
-        probe: match &written.probe {
+        probe: match &probe {
             None => None,
             Some(written) => Some(probe::of_member(written, report)?),
         },

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use crate::check::CheckedResource;
 use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{FieldPath, Fields, Report};
+use crate::decode::{Cursor, FieldPath, Fields, Report};
 use crate::mesh::{
     CaptureSelection, EndpointAddress, ProxyConfig, ServiceEntryEndpoint, Topology, Workload,
     WorkloadKind, WorkloadType,
 };
 use crate::names::{Hostname, Labels, Port, ResourceName, WorkloadKey};
-use crate::written::{Text, networking as written};
+use crate::written::Text;
 
 /// Label that says a proxy stands before something that is no Pod.
 const TLS_MODE: &str = "security.istio.io/tlsMode";
@@ -31,10 +31,13 @@ pub(in crate::check) fn workload_entry(
     fields: &mut Fields<'_>,
     report: &Report,
 ) -> Option<CheckedResource> {
-    let written = report.required(written::WorkloadEntry::read(fields), &meta.at, "spec")?;
-    let Some(mut endpoint) = endpoint(&written, report) else {
-        // A warning has named it; it has no address to call.
-        return is_of_network(&written).then(|| CheckedResource::Services(Vec::new(), Vec::new()));
+    let healthy = healthy(fields);
+    let mut spec = report.required(fields.inner("spec"), &meta.at, "spec")?;
+    let (endpoint, _) = endpoint(&mut spec);
+    spec.finish();
+    let Some(mut endpoint) = endpoint else {
+        // A warning or an error has named it; it has no address to call.
+        return Some(CheckedResource::Services(Vec::new(), Vec::new()));
     };
     // Istio selects by the labels of the specification, and takes those of metadata where it has none.
     if endpoint.labels.is_empty() {
@@ -55,10 +58,26 @@ pub(in crate::check) fn workload_entry(
     workload.source = meta.source;
     let is_probed = meta.annotations.get(HEALTH_CHECKED) == Some("true");
     // A workload with a health check receives no traffic before its first healthy report.
-    workload.ready = written.healthy.unwrap_or(!is_probed);
+    workload.ready = healthy.unwrap_or(!is_probed);
     let group = meta.annotations.get(GROUP);
     workload.group = group.map(|group| ResourceName::new(meta.name.namespace, group));
     Some(CheckedResource::Workload(workload.into()))
+}
+
+/// The condition `Healthy` in `status`, written by the prober; `None` if unknown.
+fn healthy(fields: &mut Fields<'_>) -> Option<bool> {
+    let conditions = fields.inner("status")?.list("conditions", |cursor| {
+        let mut condition = cursor.fields()?;
+        let kind = condition.value("type")?;
+        Some((kind, condition.value("status")?))
+    });
+    let mut conditions = conditions.iter();
+    let (_, said) = conditions.find(|(kind, _)| &**kind == "Healthy")?;
+    match &**said {
+        "True" => Some(true),
+        "False" => Some(false),
+        _ => None,
+    }
 }
 
 /// The workload that an endpoint of a ServiceEntry is, if it has an IP address.
@@ -178,40 +197,35 @@ pub fn canonical_revision(labels: &Labels) -> Arc<str> {
         .into()
 }
 
+/// Reads the `spec` of a WorkloadEntry, or one of `endpoints` of a ServiceEntry, and the names of its ports.
 pub(in crate::check) fn endpoint(
-    written: &written::WorkloadEntry,
-    report: &Report,
-) -> Option<ServiceEntryEndpoint> {
-    let text = written
-        .address
-        .as_ref()
-        .filter(|text| !text.value.is_empty());
-    if text.is_none() && is_of_network(written) {
+    fields: &mut Fields<'_>,
+) -> (Option<ServiceEntryEndpoint>, Vec<Text>) {
+    let report = fields.report();
+    let ports = fields.get("ports");
+    let text = fields.text("address");
+    let text = text.filter(|text| !text.value.is_empty());
+    let (described, names) = described(ports, fields);
+    if text.is_none() && !described.network.is_empty() {
         let message = "an endpoint with `network` but without `address` is never called: gateways between networks forward only to Services";
         let help = "write an address that is reachable from this network";
-        report.warning(codes::NOT_OBEYED, &written.at, message, help);
-        return None;
+        report.warning(codes::NOT_OBEYED, fields.at(), message, help);
+        return (None, names);
     }
     let address = report
-        .required(text, &written.at, "address")
-        .and_then(|text| address(text, report));
-    let described = described(written, report);
-    Some(ServiceEntryEndpoint {
-        address: address?,
+        .required(text, fields.at(), "address")
+        .and_then(|text| address(&text, report));
+    let endpoint = address.map(|address| ServiceEntryEndpoint {
+        address,
         labels: described.labels,
         ports: described.ports,
         network: described.network,
         locality: described.locality,
         weight: described.weight,
         service_account: described.service_account,
-        source: report.source(&written.at),
-    })
-}
-
-/// Returns true if an endpoint has a network and no address.
-pub(in crate::check) fn is_of_network(written: &written::WorkloadEntry) -> bool {
-    let named = |text: &Option<Text>| text.as_ref().is_some_and(|text| !text.value.is_empty());
-    named(&written.network) && !named(&written.address)
+        source: report.source(fields.at()),
+    });
+    (endpoint, names)
 }
 
 /// Properties of a workload without its address.
@@ -224,44 +238,41 @@ pub(in crate::check) struct DescribedEndpoint {
     pub(in crate::check) service_account: Option<Arc<str>>,
 }
 
+/// Reads everything but the address and `ports`, which come first, and the names of ports as written.
 pub(in crate::check) fn described(
-    written: &written::WorkloadEntry,
-    report: &Report,
-) -> DescribedEndpoint {
-    let mut ports = BTreeMap::new();
-    for (name, number) in &written.ports {
-        let name = values::port_name(name, report);
-        let number = number.as_ref().and_then(|number| report.port(number));
-        ports.extend(name.zip(number));
+    ports: Option<Cursor<'_>>,
+    fields: &mut Fields<'_>,
+) -> (DescribedEndpoint, Vec<Text>) {
+    let report = fields.report();
+    let entries = ports.map(|ports| ports.entries());
+    let (mut ports, mut names) = (BTreeMap::new(), Vec::new());
+    for (name, number) in entries.unwrap_or_default() {
+        let number = number.integer().and_then(|number| report.port(&number));
+        ports.extend(values::port_name(&name, report).zip(number));
+        names.push(name);
     }
-    let weight = written.weight.as_ref().and_then(|weight| {
+    let labels = values::labels(&fields.text_map("labels"), report);
+    let network = fields.value("network").unwrap_or_default();
+    let locality = fields.value("locality").unwrap_or_default();
+    let weight = fields.integer("weight").and_then(|weight| {
         let value = u32::try_from(weight.value).ok();
         if value.is_none() {
-            report.error(
-                codes::BAD_VALUE,
-                &weight.at,
-                format!("{} is not a weight", weight.value),
-                "0 or more",
-            );
+            let message = format!("{} is not a weight", weight.value);
+            report.error(codes::BAD_VALUE, &weight.at, message, "0 or more");
         }
         value
     });
-    let text = |text: &Option<Text>| {
-        text.as_ref()
-            .map_or_else(|| "".into(), |text| text.value.clone())
-    };
-    DescribedEndpoint {
-        labels: values::labels(&written.labels, report),
+    let account = fields.text("serviceAccount");
+    let account = account.filter(|text| !text.value.is_empty());
+    let described = DescribedEndpoint {
+        labels,
         ports,
-        network: text(&written.network),
-        locality: text(&written.locality),
+        network,
+        locality,
         weight,
-        service_account: written
-            .service_account
-            .as_ref()
-            .filter(|text| !text.value.is_empty())
-            .map(|text| values::service_account(Some(text), report)),
-    }
+        service_account: account.map(|text| values::service_account(Some(&text), report)),
+    };
+    (described, names)
 }
 
 fn address(text: &Text, report: &Report) -> Option<EndpointAddress> {
@@ -293,17 +304,29 @@ fn address(text: &Text, report: &Report) -> Option<EndpointAddress> {
         .map(EndpointAddress::Dns)
 }
 
-pub(in crate::check) fn proxy_config(
-    meta: Meta,
-    fields: &mut Fields<'_>,
-    report: &Report,
-) -> Option<ProxyConfig> {
-    let written = written::ProxyConfig::read(fields);
-    Some(ProxyConfig {
+pub(in crate::check) fn proxy_config(meta: Meta, fields: &mut Fields<'_>) -> ProxyConfig {
+    fields.ignore(&["status"]);
+    let selector = fields.mapping("spec", |spec| {
+        let selector = values::selected(spec, "selector", "matchLabels");
+        let instead = "the annotation `proxy.istio.io/config` of a pod says it";
+        spec.without_effect(&[
+            ("concurrency", instead),
+            (
+                "environmentVariables",
+                "`proxyMetadata` in the annotation `proxy.istio.io/config` of a pod says it",
+            ),
+            (
+                "image",
+                "the annotation `sidecar.istio.io/proxyImage` of a pod says it",
+            ),
+        ]);
+        selector
+    });
+    ProxyConfig {
         name: meta.name,
         source: meta.source,
-        selector: values::selector(written.selector.as_ref(), report),
-    })
+        selector: selector.flatten(),
+    }
 }
 
 /// Worker threads; 0 leaves the choice to the proxy.

@@ -3,10 +3,9 @@
 
 use crate::codes;
 use crate::decode::{Cursor, FieldPath, Fields, Report, SpannedValue};
-use crate::mesh::{ForwardClientCertificate, Topology};
+use crate::mesh::{ClientCertificateDetails, ForwardClientCertificate, Topology};
 use crate::names::Labels;
 use crate::text::clip;
-use crate::written::{Text, config as written};
 use crate::yaml::{self, Value};
 
 use crate::check::values::join;
@@ -79,39 +78,95 @@ pub(in crate::check) fn topology(
             place: at.place,
             path: format!("{}.{name}", at.path).into(),
         };
-        Cursor { node, at, report }.fields()
+        Some(Cursor { node, at, report })
     };
     let mut read = none;
-    if let Some(mut fields) = inner(TOPOLOGY) {
-        let number = fields.integer("numTrustedProxies");
-        let proxy_protocol = fields.inner("proxyProtocol").map(Fields::finish);
-        read.forwards.gateway = forwards(fields.text(written::GATEWAYS_FORWARD).as_ref(), report);
-        fields.finish();
-        read.trusted_proxies = number.and_then(|number| trusted_proxies(&number, report));
-        read.proxy_protocol = proxy_protocol.is_some();
+    if let Some(cursor) = inner(TOPOLOGY) {
+        cursor.mapping(|fields| gateway(fields, &mut read));
     }
-    if let Some(mut fields) = inner(HEADERS) {
-        let (word, details) = written::proxy_headers(&mut fields);
-        read.forwards.sidecar = forwards(word.as_ref(), report);
-        read.forwards.details = details;
-        fields.finish();
+    if let Some(cursor) = inner(HEADERS) {
+        cursor.mapping(|fields| headers(fields, &mut read));
     }
     read
 }
 
-/// Treatment of `x-forwarded-client-cert`.
-pub(in crate::check) fn forwards(
-    word: Option<&Text>,
-    report: &Report,
-) -> Option<ForwardClientCertificate> {
-    report.one_of(word?, &FORWARDS)?
+/// The fields of `gatewayTopology`.
+pub(in crate::check) fn gateway(fields: &mut Fields<'_>, topology: &mut Topology) {
+    let report = fields.report();
+    let number = fields.integer("numTrustedProxies");
+    topology.trusted_proxies = number.and_then(|number| trusted_proxies(&number, report));
+    topology.proxy_protocol = fields.mapping("proxyProtocol", |_| ()).is_some();
+    let forwards = fields.one_of("forwardClientCertDetails", &FORWARDS);
+    topology.forwards.gateway = forwards.flatten();
 }
 
+/// The fields of `proxyHeaders` for `x-forwarded-client-cert`.
+pub(in crate::check) fn headers(fields: &mut Fields<'_>, topology: &mut Topology) {
+    let forwards = &mut topology.forwards;
+    forwards.sidecar = fields.one_of("forwardedClientCert", &FORWARDS).flatten();
+    forwards.details = fields.mapping("setCurrentClientCertDetails", |inner| {
+        ClientCertificateDetails {
+            subject: inner.flag("subject"),
+            certificate: inner.flag("cert"),
+            chain: inner.flag("chain"),
+            dns: inner.flag("dns"),
+            uri: inner.flag("uri"),
+        }
+    });
+    for (name, field, so_anyway, instead) in HEADERS_AS_THEY_ARE {
+        fields.mapping(name, |inner| {
+            inner.not_obeyed(field, so_anyway, instead, "remove it");
+            if name == "server" {
+                inner.ignore(&["disabled"]);
+            }
+        });
+    }
+    // Names go on in the case in which they came, and there is no metadata to be exchanged.
+    fields.ignore(&[
+        "metadataExchangeHeaders",
+        "perserveHttp1HeaderCase",
+        "preserveHttp1HeaderCase",
+    ]);
+}
+
+/// Headers that `proxyHeaders` cannot change: the header, its field, the values that match Voile's behaviour, and that
+/// behaviour.
+const HEADERS_AS_THEY_ARE: [(&str, &str, &[&str], &str); 6] = [
+    (
+        "attemptCount",
+        "disabled",
+        &["false"],
+        "retries have x-envoy-attempt-count",
+    ),
+    (
+        "envoyDebugHeaders",
+        "disabled",
+        &["true"],
+        "no proxy writes these headers",
+    ),
+    (
+        "requestId",
+        "disabled",
+        &["false"],
+        "proxies generate x-request-id if spans or an access log need it",
+    ),
+    ("server", "value", &[""], "no proxy writes the header"),
+    (
+        "xForwardedHost",
+        "enabled",
+        &["false"],
+        "no proxy writes x-forwarded-host",
+    ),
+    (
+        "xForwardedPort",
+        "enabled",
+        &["false"],
+        "no proxy writes x-forwarded-port",
+    ),
+];
+
 /// `numTrustedProxies`.
-pub(in crate::check) fn trusted_proxies(
-    number: &SpannedValue<i64>,
-    report: &Report,
-) -> Option<u32> {
+fn trusted_proxies(number: &SpannedValue<i64>, report: &Report) -> Option<u32> {
     let count = u32::try_from(number.value).ok();
     if count.is_none() {
         let message = format!("{} is not a number of proxies", number.value);
