@@ -166,7 +166,7 @@ impl Fields {
     /// Keeps in `out` the fields that a refusal needs: a request's short pseudo-header fields, and `content-type`,
     /// which identifies gRPC. This head was not checked as a whole, so that only fields of a valid head are taken,
     /// and each once.
-    pub(crate) fn excerpt(&self, out: &mut Self) {
+    pub fn excerpt(&self, out: &mut Self) {
         out.cut = true;
         let mut seen = 0;
         for (line, field) in self.lines.iter().zip(self.all()) {

@@ -2,7 +2,7 @@
 //! the time of a call. With a stream's last handle the stream ends, if it has not.
 
 use std::cell::{RefCell, RefMut};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -20,7 +20,8 @@ impl Link {
     /// Shares `connection`.
     pub fn new(connection: Connection) -> Self {
         let link = Rc::new(RefCell::new(connection));
-        let place = link.borrow().pool().list(&link);
+        let listed: Weak<RefCell<Connection>> = Rc::downgrade(&link);
+        let place = link.borrow().pool().list(listed);
         link.borrow_mut().listed(place);
         Self(link)
     }

@@ -5,22 +5,25 @@ use crate::hpack::known;
 
 /// Purpose of a block of fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HeadKind {
+pub enum HeadKind {
+    /// Of a client.
     Request,
+    /// Of a server, interim or final.
     Response,
+    /// Behind a body.
     Trailers,
 }
 
 /// Facts of a valid head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct CheckedHead {
+pub struct CheckedHead {
     /// `content-length`.
-    pub(crate) length: Option<u64>,
+    pub length: Option<u64>,
 }
 
 /// A head that breaks a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub struct Malformed;
 
 /// Pseudo-header fields by their bit.
 const METHOD: u8 = 1;
@@ -33,7 +36,10 @@ const STATUS: u8 = 32;
 const CONTENT_TYPE: u8 = 64;
 
 /// Looks at every field once.
-pub(crate) fn check(kind: HeadKind, fields: &Fields) -> Result<CheckedHead, Malformed> {
+///
+/// # Errors
+/// When the head breaks a rule.
+pub fn check(kind: HeadKind, fields: &Fields) -> Result<CheckedHead, Malformed> {
     let (mut seen, mut regular, mut checked) = (0_u8, false, CheckedHead::default());
     for field in fields.all() {
         let Field { name, value, .. } = field;

@@ -18,10 +18,11 @@ mod pool;
 mod source_ids;
 
 pub use budget::{HeadBudget, MAX_HEADS_OF_ALL, USUAL_HEAD};
-pub use connection::{Config, Connection, Failure, Http2End};
+pub use connection::{Config, Connection, Failure, Http2End, MemoryHolder};
 pub use fields::Fields;
 pub use frame::{ErrorCode, PREFACE};
 pub use handle::{Link, RecvStream, ResponseFuture, SendResponse, SendStream};
+pub use head::{CheckedHead, HeadKind, Malformed, check as check_head};
 pub use hpack::unhuffman;
-pub use pool::{HeadRoom, MemoryChange, Pool, ROOM_BYTES};
+pub use pool::{HeadRoom, MemoryChange, MemoryHolders, Pool, ROOM_BYTES};
 pub use source_ids::{number_of, source_number};

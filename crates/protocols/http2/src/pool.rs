@@ -8,7 +8,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 use crate::budget::{HeadBudget, HeadShares, USUAL_HEAD};
-use crate::connection::Connection;
+use crate::connection::{Connection, MemoryHolder};
 use crate::fields::Fields;
 
 /// Room for output, in bytes: one TLS record, one write.
@@ -46,13 +46,36 @@ pub enum MemoryChange {
     Freed,
 }
 
+/// A connection whose streams hold memory, of this protocol or another.
+pub trait MemoryHolders {
+    /// The bytes of each. None while the connection is in use.
+    fn holders(&self) -> Vec<(usize, MemoryHolder)>;
+
+    /// Ends one, with what it holds, unless the connection is in use.
+    fn end_holder(&self, holder: MemoryHolder) -> bool;
+}
+
+impl MemoryHolders for RefCell<Connection> {
+    fn holders(&self) -> Vec<(usize, MemoryHolder)> {
+        let connection = self.try_borrow();
+        connection.map_or_else(|_| Vec::new(), |connection| connection.holders().collect())
+    }
+
+    fn end_holder(&self, holder: MemoryHolder) -> bool {
+        let connection = self.try_borrow_mut();
+        connection
+            .map(|mut connection| connection.end_holder(holder))
+            .is_ok()
+    }
+}
+
 struct PoolState {
     room_bytes: usize,
     heads: Option<HeadShares>,
     grown: Cell<usize>,
     freed: Cell<usize>,
     owner: OnceCell<Box<dyn Fn(MemoryChange)>>,
-    links: RefCell<Slab<Weak<RefCell<Connection>>>>,
+    links: RefCell<Slab<Weak<dyn MemoryHolders>>>,
     rooms: RefCell<Vec<Vec<u8>>>,
     blocks: RefCell<Vec<Fields>>,
 }
@@ -130,11 +153,12 @@ impl Pool {
     }
 
     /// Lists a connection among the possible holders of much memory, until it is dropped.
-    pub(crate) fn list(&self, link: &Rc<RefCell<Connection>>) -> usize {
-        self.0.links.borrow_mut().insert(Rc::downgrade(link))
+    pub fn list(&self, link: Weak<dyn MemoryHolders>) -> usize {
+        self.0.links.borrow_mut().insert(link)
     }
 
-    pub(crate) fn unlist(&self, place: usize) {
+    /// Takes it out of the list.
+    pub fn unlist(&self, place: usize) {
         let mut links = self.0.links.borrow_mut();
         links.try_remove(place);
         if links.is_empty() {
@@ -154,10 +178,8 @@ impl Pool {
         };
         let mut holders = Vec::new();
         for (at, link) in links.iter().enumerate() {
-            let Ok(connection) = link.try_borrow() else {
-                continue;
-            };
-            let large = connection.holders().filter(|(bytes, _)| *bytes >= least);
+            let all = link.holders().into_iter();
+            let large = all.filter(|(bytes, _)| *bytes >= least);
             holders.extend(large.map(|(bytes, holder)| (bytes, at, holder)));
         }
         holders.sort_by_key(|(bytes, ..)| std::cmp::Reverse(*bytes));
@@ -166,8 +188,7 @@ impl Pool {
             if freed >= wanted {
                 break;
             }
-            if let Ok(mut connection) = links[at].try_borrow_mut() {
-                connection.end_holder(holder);
+            if links[at].end_holder(holder) {
                 (freed, ended) = (freed + bytes, ended + 1);
             }
         }

@@ -19,7 +19,7 @@ mod transfer;
 pub(crate) mod upstream;
 pub mod worker;
 
-pub(crate) use transfer::{attempt, downstream_request, exchange_clock, timer};
+pub(crate) use transfer::{attempt, codec, downstream_request, exchange_clock, timer};
 pub use transfer::{buffers, io};
 use transfer::{download, tunnel, upload};
 

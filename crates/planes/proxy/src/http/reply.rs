@@ -5,8 +5,9 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use voile_http1::Version;
-use voile_http2::{Fields, SendResponse};
+use voile_http2::Fields;
 
+use super::codec::{AnswerSink, BodySink as _};
 use super::external_check::{ExternalReply, HeadAmendment, amend_fields, amend_lines};
 use super::role::{ConnectFailure, ExchangeRecord, HttpRole, ResponseFlag, RoleRefusal};
 use crate::http2::{field_bytes, grpc};
@@ -201,11 +202,11 @@ impl ReplyWords<'_> {
         head
     }
 
-    /// Sends it in HTTP/2, with the fields that all local replies have; returns the bytes of (head, body), none if the client
+    /// Sends it on a stream, with the fields that all local replies have; returns the bytes of (head, body), none if the client
     /// has gone.
     pub(crate) fn send(
         &self,
-        respond: &mut SendResponse,
+        respond: &mut impl AnswerSink,
         added: &[HeadAmendment],
     ) -> Option<(u64, u64)> {
         let mut response: Fields = respond.block();

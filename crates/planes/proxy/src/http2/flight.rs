@@ -4,13 +4,14 @@
 
 use std::task::{Context, Poll};
 
-use voile_http2::{Fields, ResponseFuture};
+use voile_http2::{Fields, RecvStream, ResponseFuture, SendStream};
 use voile_traffic::{Attempt, RetryPolicy};
 
 use super::conversions::headers;
 use super::grpc::{self, Messages};
 use super::limits::MAX_INTERIM_RESPONSES;
 use super::stream_copy::{BrokenSide, Cause, Pump, Replay};
+use crate::http::codec::{AnswerSink as _, BodySink, BodySource, StreamCodec};
 use crate::http::downstream_request::DownstreamClient as _;
 use crate::http::ending::ExchangeEnd;
 use crate::http::exchange_clock::{ExchangeLimits, ExchangeProgress};
@@ -19,23 +20,23 @@ use crate::http::{ExchangeRecord, HeadObserver, HttpRole, UpstreamResponse};
 use crate::http2::stream_call::ClientCall;
 
 /// The answer's way.
-pub(crate) enum ResponsePath {
+pub(crate) enum ResponsePath<D: StreamCodec> {
     Waiting {
         response: Option<ResponseFuture>,
         interim: u32,
         /// The head that was held back.
         held: Option<Fields>,
     },
-    Body(Box<Pump>),
+    Body(Box<Pump<RecvStream, D::AnswerBody>>),
     /// A head without a body went on.
     Over,
 }
 
 /// One request and its answer, both ways at once.
-pub(crate) struct StreamFlight<'a> {
-    up: &'a mut Pump,
+pub(crate) struct StreamFlight<'a, D: StreamCodec> {
+    up: &'a mut Pump<D::Body, SendStream>,
     replay: &'a mut Replay,
-    down: ResponsePath,
+    down: ResponsePath<D>,
     limits: ExchangeLimits<'a>,
     /// Answers that it wishes to have again are held back, while that can be.
     pub(crate) retry: Option<&'a RetryPolicy>,
@@ -47,10 +48,10 @@ pub(crate) struct StreamFlight<'a> {
     pub(crate) copy: Option<&'a dyn Fn(&Replay)>,
 }
 
-impl<'a> StreamFlight<'a> {
+impl<'a, D: StreamCodec> StreamFlight<'a, D> {
     /// A request that is on its way.
     pub(crate) fn new(
-        up: &'a mut Pump,
+        up: &'a mut Pump<D::Body, SendStream>,
         replay: &'a mut Replay,
         response: ResponseFuture,
         limits: ExchangeLimits<'a>,
@@ -75,7 +76,7 @@ impl<'a> StreamFlight<'a> {
     pub(crate) fn poll_heard(
         &mut self,
         cx: &mut Context<'_>,
-        call: &mut ClientCall,
+        call: &mut ClientCall<D>,
         tally: &mut ExchangeRecord,
         hears: impl FnOnce(UpstreamResponse),
     ) -> Poll<ExchangeEnd> {
@@ -89,7 +90,7 @@ impl<'a> StreamFlight<'a> {
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        call: &mut ClientCall,
+        call: &mut ClientCall<D>,
         tally: &mut ExchangeRecord,
     ) -> Poll<ExchangeEnd> {
         let kept = self.observer.map_or(&[][..], HeadObserver::keeps);
@@ -170,7 +171,7 @@ impl<'a> StreamFlight<'a> {
     fn begin(
         &mut self,
         mut answer: Fields,
-        call: &mut ClientCall,
+        call: &mut ClientCall<D>,
         tally: &mut ExchangeRecord,
     ) -> Result<(), ExchangeEnd> {
         let ResponsePath::Waiting { response, .. } = &mut self.down else {
@@ -207,7 +208,7 @@ impl<'a> StreamFlight<'a> {
     }
 
     /// Reports a timeout. A quiet gRPC caller is not late, it has nothing to say.
-    fn late(&mut self, cx: &mut Context<'_>, call: &mut ClientCall) -> Option<ExchangeEnd> {
+    fn late(&mut self, cx: &mut Context<'_>, call: &mut ClientCall<D>) -> Option<ExchangeEnd> {
         let (answered, stalled, bytes) = match &self.down {
             ResponsePath::Body(pump) => (true, pump.stalled, pump.bytes),
             _ => (false, false, 0),
@@ -244,7 +245,7 @@ impl<'a> StreamFlight<'a> {
         self,
         landing: ExchangeEnd,
         role: &R,
-        call: &mut ClientCall,
+        call: &mut ClientCall<D>,
         tally: &mut ExchangeRecord,
     ) {
         tally.request_body_bytes = self.up.bytes;
@@ -292,24 +293,27 @@ fn wishes_another(policy: Option<&RetryPolicy>, answer: &Fields, is_grpc: bool) 
     policy?.wished(answer.status(), code)
 }
 
-fn count(pump: &Pump) -> u64 {
+fn count<F: BodySource, T: BodySink>(pump: &Pump<F, T>) -> u64 {
     pump.messages
         .as_ref()
         .map_or(0, |Messages { count, .. }| *count)
 }
 
-fn show_trailers(observer: Option<&dyn HeadObserver>, pump: &Pump) {
+fn show_trailers<F: BodySource, T: BodySink>(
+    observer: Option<&dyn HeadObserver>,
+    pump: &Pump<F, T>,
+) {
     if let (Some(observer), Some(trailers)) = (observer, &pump.trailers) {
         observer.trailers(&mut trailers.iter());
     }
 }
 
 /// Waits for the final head; passes interim ones on.
-fn poll_head(
+fn poll_head<D: StreamCodec>(
     cx: &mut Context<'_>,
     response: &mut Option<ResponseFuture>,
     interim: &mut u32,
-    call: &mut ClientCall,
+    call: &mut ClientCall<D>,
 ) -> Poll<Result<Fields, ExchangeEnd>> {
     let Some(response) = response else {
         return Poll::Pending;

@@ -12,7 +12,7 @@ mod flight;
 mod keepalive;
 pub mod limits;
 mod server;
-mod session;
+pub(crate) mod session;
 pub(crate) mod socket;
 mod stream;
 mod stream_call;
@@ -25,4 +25,5 @@ pub(crate) use conversions::headers::{
 };
 pub(crate) use conversions::{grpc, upgrade, websocket};
 pub use server::serve_connection;
+pub(crate) use stream::{StreamWork, serve as serve_stream};
 pub(crate) use websocket::{is_extended_connect, is_plain_connect};

@@ -171,10 +171,7 @@ impl<S: Io + 'static, R: HttpRole + 'static> ServingConnection<'_, S, R> {
 
     /// Every new stream gets a task of its own.
     fn accept(&self) {
-        while let Some((mut head, body, respond)) = self.link.accept() {
-            if self.wire.is_http3() {
-                head.mark_http3();
-            }
+        while let Some((head, body, respond)) = self.link.accept() {
             let live = Live::begin(&self.session);
             self.worker.runners.serve(StreamWork {
                 worker: Rc::clone(self.worker),

@@ -11,13 +11,13 @@ use crate::http2::limits::{MAX_PREMATURE_RESETS, PREMATURE};
 #[derive(Default)]
 pub(crate) struct Http2Session {
     /// Streams being served.
-    pub(super) live: Cell<usize>,
+    pub(crate) live: Cell<usize>,
     /// Streams begun.
     begun: Cell<u32>,
     /// Number of these that the client gave up before they were worth anything.
     premature: Cell<u32>,
     /// When the last stream ended.
-    pub(super) rested: Cell<Option<Instant>>,
+    pub(crate) rested: Cell<Option<Instant>>,
 }
 
 impl Http2Session {
@@ -39,7 +39,7 @@ impl Http2Session {
 pub(crate) struct Live(Rc<Http2Session>);
 
 impl Live {
-    pub(super) fn begin(session: &Rc<Http2Session>) -> Self {
+    pub(crate) fn begin(session: &Rc<Http2Session>) -> Self {
         session.live.set(session.live.get() + 1);
         session.begun.set(session.begun.get().saturating_add(1));
         Self(Rc::clone(session))

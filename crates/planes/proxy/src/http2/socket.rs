@@ -37,11 +37,6 @@ impl<S: Io> Wire<S> {
         }
     }
 
-    /// Returns true if the bytes were translated from HTTP/3.
-    pub(super) fn is_http3(&self) -> bool {
-        self.stream.is_http3()
-    }
-
     /// Moves bytes both ways until neither goes on. Ready when everything was written.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {

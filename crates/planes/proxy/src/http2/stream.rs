@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
 
-use voile_http2::{Fields, RecvStream, SendResponse};
+use voile_http2::Fields;
 use voile_traffic::Attempt;
 
 use super::conversions::{downgrade, headers};
@@ -14,6 +14,7 @@ use super::stream_copy::{Pump, Replay};
 use super::upstream::Lease;
 use super::{is_extended_connect, is_plain_connect};
 use crate::http::attempt::{self, MissingUpstream};
+use crate::http::codec::{AnswerSink as _, StreamCodec};
 use crate::http::downstream_request::{DownstreamRequest as _, HeldRequest as _};
 use crate::http::ending::ExchangeEnd;
 use crate::http::exchange_clock::ExchangeLimits;
@@ -25,20 +26,20 @@ use crate::http::{
     ResponseFlag, UpstreamHttp,
 };
 use crate::http2::session::Live;
-use crate::http2::stream_call::{ClientCall, Http2Request};
+use crate::http2::stream_call::{ClientCall, StreamRequest};
 
 /// A stream that was begun, and its worker and role.
-pub(crate) struct StreamWork<R: HttpRole> {
+pub(crate) struct StreamWork<R: HttpRole, D: StreamCodec> {
     pub(crate) worker: Rc<HttpWorker<R>>,
     pub(crate) role: Rc<R>,
     pub(crate) live: Live,
     pub(crate) head: Fields,
-    pub(crate) body: RecvStream,
-    pub(crate) respond: SendResponse,
+    pub(crate) body: D::Body,
+    pub(crate) respond: D::Answer,
 }
 
 /// Serves one stream to its end.
-pub(crate) async fn serve<R: HttpRole + 'static>(work: StreamWork<R>) {
+pub(crate) async fn serve<R: HttpRole + 'static, D: StreamCodec>(work: StreamWork<R, D>) {
     let StreamWork {
         worker,
         role,
@@ -48,7 +49,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: StreamWork<R>) {
         respond,
     } = work;
     let started = Instant::now();
-    let mut request = Http2Request {
+    let mut request = StreamRequest::<D> {
         call: ClientCall::new(respond, started, &head),
         body: Some(body),
         pump: None,
@@ -94,7 +95,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: StreamWork<R>) {
     };
     tally.finish();
     live.judge(&tally);
-    let Http2Request {
+    let StreamRequest {
         head,
         call,
         body,
@@ -111,10 +112,10 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: StreamWork<R>) {
 }
 
 /// Decision of the role, at once or after it asked.
-async fn decide<R: HttpRole>(
+async fn decide<R: HttpRole, D: StreamCodec>(
     worker: &HttpWorker<R>,
     role: &R,
-    request: &mut Http2Request,
+    request: &mut StreamRequest<D>,
     tally: &mut ExchangeRecord,
 ) -> CheckedRequest<R> {
     match role.route(&request.head()) {
@@ -151,11 +152,11 @@ fn request_head_bytes(head: &Fields) -> u64 {
 }
 
 /// Sends the request on; again where the first server did nothing with it, or where the role wishes it.
-async fn forward<R: HttpRole + 'static>(
+async fn forward<R: HttpRole + 'static, D: StreamCodec>(
     worker: &Rc<HttpWorker<R>>,
     role: &R,
     route: &mut RequestRoute<R>,
-    request: &mut Http2Request,
+    request: &mut StreamRequest<D>,
     tally: &mut ExchangeRecord,
 ) {
     let mut replay = Replay::default();
@@ -182,7 +183,7 @@ async fn forward<R: HttpRole + 'static>(
                 }
             }
         };
-        let Http2Request {
+        let StreamRequest {
             head,
             call,
             body,
@@ -232,11 +233,11 @@ async fn forward<R: HttpRole + 'static>(
 }
 
 /// A place for the next attempt; otherwise the client was answered, or is gone.
-async fn reach<R: HttpRole + 'static>(
+async fn reach<R: HttpRole + 'static, D: StreamCodec>(
     worker: &Rc<HttpWorker<R>>,
     role: &R,
     route: &mut RequestRoute<R>,
-    request: &mut Http2Request,
+    request: &mut StreamRequest<D>,
     tally: &mut ExchangeRecord,
 ) -> Option<Lease> {
     let extended = request.head.protocol().is_some();
@@ -253,8 +254,8 @@ async fn reach<R: HttpRole + 'static>(
 }
 
 /// The head that goes on, with the attempt's number from the second on.
-fn request_block<R: HttpRole>(
-    request: &Http2Request,
+fn request_block<R: HttpRole, D: StreamCodec>(
+    request: &mut StreamRequest<D>,
     observer: Option<&dyn HeadObserver>,
     route: &RequestRoute<R>,
     lease: &Lease,
@@ -300,12 +301,12 @@ fn failure(landing: ExchangeEnd, lease: &Lease) -> Option<Attempt> {
 }
 
 /// One attempt, as long as leave for it is not taken back.
-async fn fly<R: HttpRole>(
+async fn fly<R: HttpRole, D: StreamCodec>(
     role: &R,
     ticket: &R::Ticket,
     head: &Fields,
-    flight: &mut StreamFlight<'_>,
-    call: &mut ClientCall,
+    flight: &mut StreamFlight<'_, D>,
+    call: &mut ClientCall<D>,
     tally: &mut ExchangeRecord,
 ) -> ExchangeEnd {
     call.clock.restart();

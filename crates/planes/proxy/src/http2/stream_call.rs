@@ -3,8 +3,9 @@
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use voile_http2::{Fields, RecvStream, SendResponse};
+use voile_http2::{Fields, SendStream};
 
+use crate::http::codec::{AnswerSink as _, BodySource as _, StreamCodec};
 use crate::http::downstream_request::{DownstreamClient, DownstreamRequest, HeldRequest};
 use crate::http::ending::ExchangeEnd;
 use crate::http::exchange_clock::ExchangeClock;
@@ -15,8 +16,8 @@ use crate::http::{ExchangeRecord, HttpHead, HttpRole};
 use crate::http2::stream_copy::Pump;
 
 /// The client's side of a stream.
-pub(crate) struct ClientCall {
-    pub(crate) respond: SendResponse,
+pub(crate) struct ClientCall<D: StreamCodec> {
+    pub(crate) respond: D::Answer,
     pub(crate) clock: ExchangeClock,
     pub(super) timer: Timer,
     pub(crate) is_grpc: bool,
@@ -28,8 +29,8 @@ pub(crate) struct ClientCall {
     pub(crate) held: Option<Box<TakenBody>>,
 }
 
-impl ClientCall {
-    pub(super) fn new(respond: SendResponse, started: Instant, parts: &Fields) -> Self {
+impl<D: StreamCodec> ClientCall<D> {
+    pub(super) fn new(respond: D::Answer, started: Instant, parts: &Fields) -> Self {
         let head = HttpHead::Http2(parts);
         Self {
             respond,
@@ -76,7 +77,7 @@ impl ClientCall {
     }
 }
 
-impl DownstreamClient for ClientCall {
+impl<D: StreamCodec> DownstreamClient for ClientCall<D> {
     fn clock(&mut self) -> (&mut ExchangeClock, &mut Timer) {
         (&mut self.clock, &mut self.timer)
     }
@@ -86,25 +87,25 @@ impl DownstreamClient for ClientCall {
     }
 }
 
-/// A request of HTTP/2.
-pub(crate) struct Http2Request {
+/// A request on a stream.
+pub(crate) struct StreamRequest<D: StreamCodec> {
     pub(crate) head: Fields,
-    pub(crate) call: ClientCall,
+    pub(crate) call: ClientCall<D>,
     /// Its body, until something of it went on.
-    pub(crate) body: Option<RecvStream>,
+    pub(crate) body: Option<D::Body>,
     /// The body on its way.
-    pub(super) pump: Option<Pump>,
+    pub(super) pump: Option<Pump<D::Body, SendStream>>,
 }
 
-impl Http2Request {
+impl<D: StreamCodec> StreamRequest<D> {
     /// Returns true if nothing of a body is there, and none will come.
     pub(crate) fn is_empty(&self) -> bool {
-        let ended = self.body.as_ref().is_some_and(RecvStream::is_end_stream);
+        let ended = self.body.as_ref().is_some_and(D::Body::is_end_stream);
         ended && self.call.held.is_none()
     }
 }
 
-impl DownstreamRequest for Http2Request {
+impl<D: StreamCodec> DownstreamRequest for StreamRequest<D> {
     fn client(&mut self) -> &mut impl DownstreamClient {
         &mut self.call
     }
@@ -122,7 +123,7 @@ impl DownstreamRequest for Http2Request {
 }
 
 /// The held part is not read again.
-impl HeldRequest for Http2Request {
+impl<D: StreamCodec> HeldRequest for StreamRequest<D> {
     fn has_body(&self) -> bool {
         !self.call.is_tunnel && !self.is_empty()
     }

@@ -5,9 +5,10 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use voile_http2::{Failure, Fields, RecvStream, SendStream};
+use voile_http2::{Failure, Fields};
 
 use super::grpc::Messages;
+use crate::http::codec::{BodySink, BodySource};
 use crate::http::external_check::{Names, TakenBody};
 
 /// Side that ended a pump early, with its code.
@@ -73,9 +74,9 @@ impl Replay {
 }
 
 /// See the module.
-pub(crate) struct Pump {
-    source: RecvStream,
-    sink: SendStream,
+pub(crate) struct Pump<F: BodySource, T: BodySink> {
+    source: F,
+    sink: T,
     /// Taken, not yet passed on.
     chunk: Bytes,
     /// Chunks of an earlier attempt, to be sent before anything else.
@@ -91,7 +92,7 @@ pub(crate) struct Pump {
     pub(crate) trailers: Option<Fields>,
 }
 
-impl Drop for Pump {
+impl<F: BodySource, T: BodySink> Drop for Pump<F, T> {
     fn drop(&mut self) {
         if let Some(trailers) = self.trailers.take() {
             self.sink.give_block(trailers);
@@ -99,8 +100,8 @@ impl Drop for Pump {
     }
 }
 
-impl Pump {
-    pub(crate) fn new(source: RecvStream, sink: SendStream, grpc: bool) -> Self {
+impl<F: BodySource, T: BodySink> Pump<F, T> {
+    pub(crate) fn new(source: F, sink: T, grpc: bool) -> Self {
         Self {
             source,
             sink,
@@ -124,7 +125,7 @@ impl Pump {
         self.done || self.source.is_received()
     }
 
-    pub(crate) fn sink(&mut self) -> &mut SendStream {
+    pub(crate) fn sink(&mut self) -> &mut T {
         &mut self.sink
     }
 
@@ -142,7 +143,7 @@ impl Pump {
     }
 
     /// Starts over into another sink, with the chunks sent before.
-    pub(crate) fn restart(&mut self, sink: SendStream, replay: &mut Replay) {
+    pub(crate) fn restart(&mut self, sink: T, replay: &mut Replay) {
         self.sink = sink;
         let mut sent = replay.take();
         let rest = std::mem::take(&mut self.chunk);
@@ -241,7 +242,7 @@ impl Pump {
 /// Gives what waits in `chunk` as far as the receiver's window allows; `over` says that nothing follows it, and
 /// `ended` that the receiver was told so. For streams that play an HTTP/1.1 end, which only know that the other is gone.
 pub(super) fn poll_give(
-    send: &mut SendStream,
+    send: &mut impl BodySink,
     chunk: &mut Bytes,
     over: bool,
     ended: &mut bool,

@@ -7,6 +7,9 @@ use std::task::{Context, Poll, Waker};
 
 use super::stream::{self, StreamWork};
 use crate::http::HttpRole;
+use crate::http::codec::Http2Codec;
+
+type Work<R> = StreamWork<R, Http2Codec>;
 
 /// Tasks of one worker that may wait for a stream; each holds about as much as a stream does. More than this are
 /// begun and end as they are needed.
@@ -19,7 +22,7 @@ struct WaitingTask<R: HttpRole>(RefCell<Vec<Rc<TaskSlot<R>>>>);
 
 /// Place where a waiting task receives its next stream.
 struct TaskSlot<R: HttpRole> {
-    work: Cell<Option<StreamWork<R>>>,
+    work: Cell<Option<Work<R>>>,
     waker: Cell<Option<Waker>>,
 }
 
@@ -31,7 +34,7 @@ impl<R: HttpRole> Default for Runners<R> {
 
 impl<R: HttpRole + 'static> Runners<R> {
     /// Has a stream served.
-    pub(crate) fn serve(&self, work: StreamWork<R>) {
+    pub(crate) fn serve(&self, work: Work<R>) {
         let waiting = self.0.0.borrow_mut().pop();
         if let Some(desk) = waiting {
             desk.work.set(Some(work));
@@ -50,7 +53,7 @@ impl<R: HttpRole> TaskSlot<R> {
     }
 
     /// Next stream; none when no owner can give one any more.
-    fn poll_work(self: &Rc<Self>, cx: &Context<'_>) -> Poll<Option<StreamWork<R>>> {
+    fn poll_work(self: &Rc<Self>, cx: &Context<'_>) -> Poll<Option<Work<R>>> {
         match self.work.take() {
             Some(work) => Poll::Ready(Some(work)),
             None if Rc::strong_count(self) == 1 => Poll::Ready(None),
@@ -74,7 +77,7 @@ impl<R: HttpRole> Drop for WaitingTask<R> {
     }
 }
 
-async fn run<R: HttpRole + 'static>(first: StreamWork<R>, waiting: Weak<WaitingTask<R>>) {
+async fn run<R: HttpRole + 'static>(first: Work<R>, waiting: Weak<WaitingTask<R>>) {
     let desk = Rc::new(TaskSlot {
         work: Cell::new(Some(first)),
         waker: Cell::new(None),

@@ -1,19 +1,21 @@
 //! HTTP/3 at gateways. QUIC is quinn's, its cryptography rustls' as everywhere; frames and QPACK are `voile_http3`'s. A request
-//! becomes a stream of an HTTP/2 connection in memory. The other end is the HTTP/2 engine, so that the same code judges, routes,
+//! is served by the exchange that serves streams of HTTP/2, through handles of its own, so that the same code judges, routes,
 //! counts and bounds requests over TCP and UDP.
 //!
 //! ```text
-//! UDP ═ endpoint (control thread) ─ connection ─► worker: carry.rs ═╤═ request.rs ─ stream of HTTP/2 ═ pipe.rs ═ the engine
-//!        version, Retry, whose packet                               └─ streams.rs: settings, QPACK's
+//! UDP ═ endpoint (control thread) ─ connection ─► worker: quic_connection.rs ═╤═ request.rs ─ stream.rs ═ the exchange
+//!        version, Retry, whose packet                                         └─ streams.rs: settings, QPACK's
 //! ```
-//! When a process takes over from another, succession.rs keeps the other's connections alive.
+//! When a process takes over from another, socket_takeover.rs keeps the other's connections alive.
 
 mod crypto;
 pub(crate) mod limits;
-mod pipe;
 mod quic_connection;
 mod request;
+mod request_frames;
+mod session;
 mod socket_takeover;
+mod stream;
 mod streams;
 mod tokens;
 

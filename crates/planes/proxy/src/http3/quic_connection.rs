@@ -1,26 +1,27 @@
-//! One QUIC connection on its worker. Its requests are streams of an HTTP/2 connection in memory. Signals of that connection's
-//! engine about all requests (no more, too much) are translated to HTTP/3 for the client.
+//! One QUIC connection on its worker: each of its requests has a task of its own. The worker's signals about all requests (no
+//! more, judge again) and the limits of a connection are those of HTTP/2.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
-use std::time::Duration;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use quinn::{Connection, Incoming, RecvStream, SendStream};
 use rustls::pki_types::CertificateDer;
 use tokio::task::JoinSet;
-use voile_http2::{Connection as Wires, Link, Pool};
 use voile_http3::{Code, goaway, purpose, put_integer, settings};
 
 use super::crypto::HandshakeInfo;
-use super::pipe::{Pipe, pipe};
 use super::quic;
-use super::request;
+use super::request::{self, RequestOutcome};
+use super::session::Http3Session;
 use super::streams::{self, Seen};
-use crate::http::{ConnectionEnd, HttpRole, HttpTimeouts, HttpWorker};
-use crate::http2;
-use crate::http2::limits::{CONFIG, MAX_HEADER_LIST, MAX_PREMATURE_RESETS};
-use crate::http2::socket::Wire;
+use crate::http::drain_signal::DrainListener;
+use crate::http::timer::Timer;
+use crate::http::{HttpRole, HttpWorker};
+use crate::http2::limits::{
+    FORGIVING_STREAMS, MAX_HEADER_LIST, MAX_PREMATURE_RESETS, MAX_PROVOKED_RESETS,
+};
 
 /// A connection whose handshake is done.
 pub(crate) struct CarriedConnection {
@@ -71,53 +72,43 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
     connection: Connection,
     takes_stream: impl Fn() -> bool,
 ) {
-    let (ours, theirs) = pipe();
-    let mut wires = Wires::client(&CONFIG, worker.buffers.http2.clone());
-    wires.set_source(role.source());
-    let link = Link::new(wires);
+    let session = Http3Session::new(worker.buffers.http2.clone(), role.source());
     let mut carrier = QuicCarrier {
-        wire: Wire::new(ours, link.clone(), worker.buffers.clone()),
-        source: role.source(),
-        pool: worker.buffers.http2.clone(),
-        link,
-        connection: connection.clone(),
-        timeouts: worker.timeouts,
+        departure: Departure {
+            judged: worker.drain.judgements(),
+            worker: Rc::clone(&worker),
+            role: Rc::clone(&role),
+            session: Rc::clone(&session),
+            listening: None,
+            timer: Timer::default(),
+            began: Instant::now(),
+        },
+        worker,
+        role,
+        session,
+        connection,
         requests: JoinSet::new(),
         streams: JoinSet::new(),
         seen: Seen::default(),
         control: None,
         next: 0,
         unseen: 0,
-        leaving: false,
+        provoked: 0,
+        well: 0,
     };
-    let serving = http2::serve_connection(&worker, role, theirs);
-    let carrying = async move {
-        let carried = carrier.carry(takes_stream).await;
-        if let Err(code) = carried {
-            carrier.connection.close(quic(code), b"");
-        }
-        // The connection is closed before its critical streams are: a client that hears of them first takes that for
-        // another error (RFC 9114 section 6.2.1).
-        (carried, (carrier.control, carrier.streams))
-    };
-    let (end, (carried, _critical)) = tokio::join!(serving, carrying);
-    let code = match (carried, end) {
-        (Err(code), _) => code,
-        (Ok(()), ConnectionEnd::Aborted) => Code::EXCESSIVE_LOAD,
-        (Ok(()), _) => Code::NO_ERROR,
-    };
-    connection.close(quic(code), b"");
+    let carried = carrier.carry(takes_stream).await;
+    // The connection is closed before its critical streams are: a client that hears of them first takes that for another
+    // error (RFC 9114 section 6.2.1).
+    carrier.close(carried.err().unwrap_or(Code::NO_ERROR));
 }
 
-struct QuicCarrier {
-    wire: Wire<Pipe>,
-    link: Link,
-    /// Number of the client among those whose heads are counted, and where they are.
-    source: u64,
-    pool: Pool,
+struct QuicCarrier<R: HttpRole> {
+    departure: Departure<R>,
+    worker: Rc<HttpWorker<R>>,
+    role: Rc<R>,
+    session: Rc<Http3Session>,
     connection: Connection,
-    timeouts: HttpTimeouts,
-    requests: JoinSet<Result<request::RequestProgress, Code>>,
+    requests: JoinSet<Result<RequestOutcome, Code>>,
     streams: JoinSet<Result<(), Code>>,
     seen: Seen,
     /// Stream of our settings.
@@ -126,39 +117,43 @@ struct QuicCarrier {
     next: u64,
     /// Requests that were given up before they were any, or right afterwards.
     unseen: u64,
-    /// The client was told that no more is taken.
-    leaving: bool,
+    /// Requests that were none; see [`MAX_PROVOKED_RESETS`].
+    provoked: usize,
+    /// Requests that ended well since the last of these was forgotten.
+    well: u32,
 }
 
-/// Signal of the connection in memory.
-enum CarrierEvent {
-    /// It takes no more requests.
-    Leaves,
-    /// It is over.
-    Over,
+/// A task may be dropped, to free memory. Requests of a closed connection end by themselves, and are recorded.
+impl<R: HttpRole> Drop for QuicCarrier<R> {
+    fn drop(&mut self) {
+        self.close(Code::EXCESSIVE_LOAD);
+        self.requests.detach_all();
+    }
 }
 
-impl QuicCarrier {
+impl<R: HttpRole + 'static> QuicCarrier<R> {
     async fn carry(&mut self, takes_stream: impl Fn() -> bool) -> Result<(), Code> {
-        let patience = self.timeouts.header;
-        let opening = tokio::time::timeout(patience, self.introduce());
+        let opening = tokio::time::timeout(self.worker.timeouts.header, self.introduce());
         opening.await.map_err(|_| Code::STREAM_CREATION_ERROR)??;
+        let session = Rc::clone(&self.session);
         loop {
+            let leaving = session.leaving.get();
+            if leaving && session.requests.live.get() == 0 {
+                break;
+            }
             tokio::select! {
-                said = said(&mut self.wire, &self.link, self.leaving) => match said {
-                    CarrierEvent::Leaves => self.leave().await,
-                    CarrierEvent::Over => break,
-                },
+                () = poll_fn(|cx| self.departure.poll(cx)) => self.leave().await,
+                () = session.served.notified() => {}
                 stream = self.connection.accept_bi() => {
                     // A connection that is gone takes its requests along.
                     let Ok(stream) = stream else { return Ok(()) };
                     self.next = stream.0.id().index() + 1;
-                    if !takes_stream() {
+                    if leaving || !takes_stream() {
                         reject(stream);
                         continue;
                     }
-                    let (link, room) = (self.link.clone(), self.pool.head_room(self.source));
-                    let request = request::serve(link, room, stream, patience);
+                    let (worker, role) = (Rc::clone(&self.worker), Rc::clone(&self.role));
+                    let request = request::serve(worker, role, Rc::clone(&session), stream);
                     self.requests.spawn_local(request);
                 }
                 stream = self.connection.accept_uni() => {
@@ -167,23 +162,14 @@ impl QuicCarrier {
                     let connection = self.connection.clone();
                     self.streams.spawn_local(streams::serve(connection, stream, seen));
                 }
-                Some(done) = self.requests.join_next() => {
-                    self.unseen += u64::from(judged(done)? == request::RequestProgress::GivenUp);
-                    if self.is_abused() {
-                        return Err(Code::EXCESSIVE_LOAD);
-                    }
-                }
+                Some(done) = self.requests.join_next() => self.judge(judged(done)?)?,
                 Some(done) = self.streams.join_next() => judged(done)?,
                 () = stopped(self.control.as_ref()) => return Err(Code::CLOSED_CRITICAL_STREAM),
             }
         }
-        if !self.leaving {
-            // With nothing under way both come at once.
-            self.leave().await;
-        }
         // Answers must arrive before the close.
         let arriving = async { while self.requests.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(self.timeouts.linger, arriving).await;
+        let _ = tokio::time::timeout(self.worker.timeouts.linger, arriving).await;
         self.see_off().await;
         Ok(())
     }
@@ -197,13 +183,26 @@ impl QuicCarrier {
             }
         };
         let patience = FAREWELL.max(self.connection.rtt() * 3);
-        let _ = tokio::time::timeout(patience.min(self.timeouts.linger), refusing).await;
+        let _ = tokio::time::timeout(patience.min(self.worker.timeouts.linger), refusing).await;
     }
 
-    /// Returns true if the client makes requests and gives them up. The limit is HTTP/2's, which the engine applies as well. Here
-    /// requests count that were answered in part already.
-    fn is_abused(&self) -> bool {
-        self.unseen >= MAX_PREMATURE_RESETS.into() && self.unseen > self.next / 2
+    /// Ends the connection of a client that makes requests and gives them up, or makes requests that are none. The limits are
+    /// HTTP/2's; here requests count that were answered in part already.
+    fn judge(&mut self, request: RequestOutcome) -> Result<(), Code> {
+        match request {
+            RequestOutcome::GivenUp => self.unseen += 1,
+            RequestOutcome::Malformed => self.provoked += 1,
+            RequestOutcome::Served => self.well += 1,
+        }
+        if self.well >= FORGIVING_STREAMS {
+            self.well = 0;
+            self.provoked = self.provoked.saturating_sub(1);
+        }
+        let abused = self.unseen >= MAX_PREMATURE_RESETS.into() && self.unseen > self.next / 2;
+        match abused || self.provoked > MAX_PROVOKED_RESETS {
+            true => Err(Code::EXCESSIVE_LOAD),
+            false => Ok(()),
+        }
     }
 
     /// Sends our settings.
@@ -221,14 +220,62 @@ impl QuicCarrier {
 
     /// Tells the client that streams which were not accepted yet never will be.
     async fn leave(&mut self) {
-        self.leaving = true;
+        self.session.leaving.set(true);
         /// A client's requests are every fourth stream.
         const EVERY: u64 = 4;
         if let Some(control) = &mut self.control {
             let said = goaway(self.next * EVERY);
             // A client that takes nothing hears of it when the connection closes.
             let writing = control.write_all(&said);
-            let _ = tokio::time::timeout(self.timeouts.linger, writing).await;
+            let _ = tokio::time::timeout(self.worker.timeouts.linger, writing).await;
+        }
+    }
+}
+
+impl<R: HttpRole> QuicCarrier<R> {
+    fn close(&self, code: Code) {
+        self.connection.close(quic(code), b"");
+    }
+}
+
+/// Why a connection takes no more requests: the worker drains, the role wants it no longer, or it rested for too long.
+struct Departure<R: HttpRole> {
+    worker: Rc<HttpWorker<R>>,
+    role: Rc<R>,
+    session: Rc<Http3Session>,
+    listening: Option<DrainListener>,
+    /// The drain's judgements when the requests last heard of one.
+    judged: u32,
+    timer: Timer,
+    began: Instant,
+}
+
+impl<R: HttpRole> Departure<R> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &self.listening {
+            Some(listening) => listening.refresh(cx),
+            None => self.listening = Some(self.worker.drain.listen(cx)),
+        }
+        let judged = self.worker.drain.judgements();
+        let news = std::mem::replace(&mut self.judged, judged) != judged;
+        if news {
+            self.session.wake_requests();
+        }
+        if self.session.leaving.get() {
+            return Poll::Pending;
+        }
+        if self.worker.drain.is_draining() || (news && self.role.is_unwelcome()) {
+            return Poll::Ready(());
+        }
+        let requests = &self.session.requests;
+        if requests.live.get() > 0 {
+            return Poll::Pending;
+        }
+        let rested = requests.rested.get().unwrap_or(self.began);
+        let idle = self.worker.timeouts.downstream_idle;
+        match self.timer.passed(cx, rested + idle) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
         }
     }
 }
@@ -257,31 +304,4 @@ async fn stopped(control: Option<&SendStream>) {
 /// Result of a task of the connection.
 fn judged<T>(done: Result<Result<T, Code>, tokio::task::JoinError>) -> Result<T, Code> {
     done.unwrap_or(Err(Code::INTERNAL_ERROR))
-}
-
-/// Moves the frames of the connection in memory until it says something.
-fn said<'a>(
-    wire: &'a mut Wire<Pipe>,
-    link: &'a Link,
-    leaving: bool,
-) -> impl Future<Output = CarrierEvent> + 'a {
-    poll_fn(move |cx| {
-        loop {
-            let moved = wire.poll(cx);
-            let mut state = link.borrow();
-            if matches!(moved, Poll::Ready(Err(_))) {
-                state.closed();
-            }
-            if state.end().is_some() {
-                return Poll::Ready(CarrierEvent::Over);
-            }
-            if moved.is_ready() && !state.output().is_empty() {
-                continue;
-            }
-            if !leaving && !state.takes_streams() {
-                return Poll::Ready(CarrierEvent::Leaves);
-            }
-            return Poll::Pending;
-        }
-    })
 }

@@ -1,371 +1,142 @@
-//! One request: a stream of QUIC on one side, a stream of the HTTP/2 connection in memory on the other. Bodies go both ways at
-//! once, piece by piece. The next piece is read after the last one went on, so that a slow reader slows only its own writer.
+//! One request on a stream of QUIC: its head is read and checked as HTTP/2's are, then the exchange reads and writes the stream by
+//! its handles. The client has all of the answer before the stream is let go.
 
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::future::poll_fn;
+use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use quinn::{ReadError, RecvStream, SendStream as QuicSend, StoppedError, VarInt, WriteError};
-use voile_http2::{
-    ErrorCode, Failure, Fields, HeadRoom, Link, RecvStream as Body, ResponseFuture,
-    SendStream as Sink,
-};
-use voile_http3::{Code, DecodedBlock, FrameEvent, Frames, data_head, decode, encode, head_frame};
+use quinn::{RecvStream, SendStream, WriteError};
+use voile_http2::{Fields, HeadKind, check_head};
+use voile_http3::{Code, encode, head_frame};
 
-use super::limits::{MAX_BLOCK, MAX_CHUNK, WAITING_STREAM};
 use super::quic;
+use super::request_frames::{RequestEnd, RequestFrames};
+use super::session::Http3Session;
+use super::stream::{self, Handle, Http3Codec, QuicStream};
+use crate::http::{HttpRole, HttpWorker};
 use crate::http2::limits::PREMATURE;
+use crate::http2::session::Live;
+use crate::http2::{StreamWork, serve_stream};
 
-/// Why a request goes no further.
-enum RequestEnd {
-    /// The stream ends with this.
-    Stream(Code),
-    /// The connection does.
-    Connection(Code),
-    /// The client wants no answer any more.
-    GivenUp,
-    /// The client is gone.
-    Gone,
-}
-
-/// Frames from the client.
-struct RequestStream {
-    stream: RecvStream,
-    frames: Frames,
-    /// Room of an incomplete head. A complete one is counted by the engine.
-    room: HeadRoom,
-    chunk: Bytes,
-    seen: RequestProgress,
-}
-
-/// Field that makes a truncated head too large, so that the engine refuses it. The engine reads no more of
-/// such a head than it needs for the reply and the log.
-const FILLER: &str = "x-voile-too-large";
-
-/// Extent of a received request.
+/// What became of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RequestProgress {
-    /// It was given up before it was one, so that the engine never heard of it, or within [`PREMATURE`].
+pub(super) enum RequestOutcome {
+    /// It was given up before it was one, or within [`PREMATURE`].
     GivenUp,
-    /// A head.
-    Head,
+    /// It was none.
+    Malformed,
+    Served,
 }
 
 /// Serves one request to its end.
 ///
 /// # Errors
 /// What ends the connection.
-pub(super) async fn serve(
-    link: Link,
-    room: HeadRoom,
-    (mut send, recv): (QuicSend, RecvStream),
-    patience: Duration,
-) -> Result<RequestProgress, Code> {
-    let mut asked = RequestStream {
-        stream: recv,
-        frames: Frames::of_request(MAX_BLOCK),
-        room,
-        chunk: Bytes::new(),
-        seen: RequestProgress::GivenUp,
+pub(super) async fn serve<R: HttpRole + 'static>(
+    worker: Rc<HttpWorker<R>>,
+    role: Rc<R>,
+    session: Rc<Http3Session>,
+    (mut send, recv): (SendStream, RecvStream),
+) -> Result<RequestOutcome, Code> {
+    let patience = worker.timeouts.header;
+    let room = || session.pool.head_room(session.source);
+    let mut frames = RequestFrames::new(recv, room(), room());
+    let (head, length) = match open(&session, patience, &mut send, &mut frames).await {
+        Ok(opened) => opened,
+        Err(end) => return refuse(end, &mut send, &mut frames),
     };
     let began = Instant::now();
-    let code = match answer(&link, &mut send, &mut asked, patience).await {
-        Ok(()) => Code::NO_ERROR,
-        Err(RequestEnd::Stream(code)) => {
-            // One that is closed already needs no more.
-            let _ = send.reset(quic(code));
-            code
-        }
-        Err(RequestEnd::GivenUp) => {
-            let code = Code::REQUEST_CANCELLED;
-            let _ = send.reset(quic(code));
-            if began.elapsed() < PREMATURE {
-                asked.seen = RequestProgress::GivenUp;
-            }
-            code
-        }
-        Err(RequestEnd::Connection(code)) => return Err(code),
-        Err(RequestEnd::Gone) => return Ok(RequestProgress::Head),
-    };
-    let _ = asked.stream.stop(quic(code));
-    Ok(asked.seen)
+    let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+    let stream = QuicStream::open(&session, frames, send, length, waker);
+    poll_fn(|cx| Poll::Ready(stream.borrow_mut().begin(cx, head.size()))).await;
+    if stream.borrow().end().is_none() {
+        let handle = || Handle(Rc::clone(&stream));
+        let work = StreamWork {
+            worker,
+            role,
+            live: Live::begin(&session.requests),
+            head,
+            body: handle(),
+            respond: handle(),
+        };
+        // Boxed: a stream that waits for its head shall be small.
+        stream::carry(&stream, Box::pin(serve_stream::<R, Http3Codec>(work))).await;
+        session.served.notify_one();
+        stream::write_rest(&stream).await;
+        // A client that stops reading has received all it wants.
+        let _ = tokio::time::timeout(patience, stream::arrived(&stream)).await;
+    }
+    let end = stream.borrow().end();
+    let code = end.map_or(Some(Code::NO_ERROR), RequestEnd::code);
+    if let Some(code) = code {
+        stream.borrow_mut().stop(code);
+    }
+    match end {
+        Some(RequestEnd::Connection(code)) => Err(code),
+        Some(RequestEnd::Malformed) => Ok(RequestOutcome::Malformed),
+        Some(RequestEnd::GivenUp) if began.elapsed() < PREMATURE => Ok(RequestOutcome::GivenUp),
+        _ => Ok(RequestOutcome::Served),
+    }
 }
 
-async fn answer(
-    link: &Link,
-    send: &mut QuicSend,
-    asked: &mut RequestStream,
+/// The head of a request, and the length of its body where it says one.
+async fn open(
+    session: &Http3Session,
     patience: Duration,
-) -> Result<(), RequestEnd> {
-    let head = tokio::time::timeout(patience, asked.head()).await;
+    send: &mut SendStream,
+    frames: &mut RequestFrames,
+) -> Result<(Fields, Option<u64>), RequestEnd> {
+    let reading = poll_fn(|cx| frames.poll_head(cx));
+    let head = tokio::time::timeout(patience, reading).await;
     let head = head.map_err(|_| RequestEnd::Stream(Code::REQUEST_INCOMPLETE))??;
-    let mut stopped = pin!(send.stopped());
     if head.method() == "CONNECT" {
-        return refuse_tunnel(send).await;
+        return Err(refuse_tunnel(send).await);
     }
-    let end = asked.is_over().await?;
-    let Some((response, sink)) = link.send_request(head, end) else {
+    if session.leaving.get() {
         return Err(RequestEnd::Stream(Code::REQUEST_REJECTED));
-    };
-    let mut up = pin!(async {
-        match end {
-            true => Ok(()),
-            false => upload(asked, sink).await,
-        }
-    });
-    let mut down = pin!(download(response, send, patience, stopped.as_mut()));
-    let mut sent = false;
-    poll_fn(|cx| {
-        if !sent && let Poll::Ready(done) = up.as_mut().poll(cx) {
-            done?;
-            sent = true;
-        }
-        down.as_mut().poll(cx)
-    })
-    .await
+    }
+    if head.is_cut() {
+        return Ok((head, None));
+    }
+    let checked = check_head(HeadKind::Request, &head);
+    let checked = checked.map_err(|_| RequestEnd::Malformed)?;
+    Ok((head, checked.length))
 }
 
 /// A proxy in front of others is no way to anywhere else.
-async fn refuse_tunnel(send: &mut QuicSend) -> Result<(), RequestEnd> {
-    write(
-        send,
-        &mut [head_frame(&encode(&Fields::response(501))).into()],
-    )
-    .await?;
-    let _ = send.finish();
-    Ok(())
-}
-
-impl RequestStream {
-    /// Bytes; none at the end.
-    async fn more(&mut self) -> Result<Option<()>, RequestEnd> {
-        let mut reading = pin!(self.stream.read_chunk(MAX_CHUNK, true));
-        let at_once = poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx))).await;
-        let chunk = match at_once {
-            Poll::Ready(chunk) => chunk,
-            Poll::Pending => {
-                let is_head = self.seen == RequestProgress::GivenUp;
-                if is_head && !self.room.resize(self.frames.kept() + WAITING_STREAM) {
-                    return Err(RequestEnd::Stream(Code::REQUEST_REJECTED));
-                }
-                reading.await
-            }
-        };
-        let Some(chunk) = chunk.map_err(|error| unread(&error))? else {
-            return match self.frames.is_between() {
-                true => Ok(None),
-                false => Err(RequestEnd::Connection(Code::FRAME_ERROR)),
-            };
-        };
-        self.chunk = chunk.bytes;
-        Ok(Some(()))
-    }
-
-    /// Next event; none at the end.
-    async fn event(&mut self) -> Result<Option<FrameEvent>, RequestEnd> {
-        loop {
-            if let Some(event) = self
-                .frames
-                .next(&mut self.chunk)
-                .map_err(RequestEnd::Connection)?
-            {
-                self.room.resize(0);
-                return Ok(Some(event));
-            }
-            if !self.room.resize(self.frames.kept()) {
-                return Err(RequestEnd::Stream(Code::REQUEST_REJECTED));
-            }
-            if self.more().await?.is_none() {
-                return Ok(None);
-            }
+async fn refuse_tunnel(send: &mut SendStream) -> RequestEnd {
+    let head = Bytes::from(head_frame(&encode(&Fields::response(501))));
+    match send.write_chunk(head).await {
+        Ok(()) => {
+            let _ = send.finish();
+            RequestEnd::Answered
         }
+        Err(WriteError::Stopped(_)) => RequestEnd::GivenUp,
+        Err(_) => RequestEnd::Gone,
     }
+}
 
-    async fn head(&mut self) -> Result<Fields, RequestEnd> {
-        match self.event().await? {
-            Some(FrameEvent::Block { bytes, whole }) => {
-                self.seen = RequestProgress::Head;
-                let decoded = decode(&bytes, whole, MAX_BLOCK);
-                let decoded =
-                    decoded.map_err(|_| RequestEnd::Connection(Code::DECOMPRESSION_FAILED))?;
-                let DecodedBlock { mut fields, whole } = decoded;
-                if !whole {
-                    fields.push(FILLER, &[b'x'; MAX_BLOCK]);
-                }
-                Ok(fields)
-            }
-            Some(_) => Err(RequestEnd::Connection(Code::FRAME_UNEXPECTED)),
-            None => Err(RequestEnd::Stream(Code::REQUEST_INCOMPLETE)),
+/// Ends a stream without an exchange.
+fn refuse(
+    end: RequestEnd,
+    send: &mut SendStream,
+    frames: &mut RequestFrames,
+) -> Result<RequestOutcome, Code> {
+    if let Some(code) = end.code() {
+        if end != RequestEnd::Answered {
+            // One that is closed already needs no more.
+            let _ = send.reset(quic(code));
         }
+        frames.stop(code);
     }
-
-    /// Returns true if nothing follows the head, as far as known now.
-    async fn is_over(&mut self) -> Result<bool, RequestEnd> {
-        if !self.chunk.is_empty() || !self.frames.is_between() {
-            return Ok(false);
+    match end {
+        RequestEnd::Connection(code) => Err(code),
+        RequestEnd::Malformed => Ok(RequestOutcome::Malformed),
+        RequestEnd::Stream(_) | RequestEnd::GivenUp if frames.waits() => {
+            Ok(RequestOutcome::GivenUp)
         }
-        let mut more = pin!(self.more());
-        poll_fn(|cx| {
-            Poll::Ready(match more.as_mut().poll(cx) {
-                Poll::Ready(Ok(None)) => Ok(true),
-                Poll::Ready(Ok(Some(()))) | Poll::Pending => Ok(false),
-                Poll::Ready(Err(over)) => Err(over),
-            })
-        })
-        .await
-    }
-}
-
-/// Why nothing more can be read.
-fn unread(error: &ReadError) -> RequestEnd {
-    match error {
-        ReadError::Reset(_) => RequestEnd::GivenUp,
-        _ => RequestEnd::Gone,
-    }
-}
-
-/// Passes on the body and its trailers. If the engine takes no more, the request is answered without the
-/// rest.
-async fn upload(asked: &mut RequestStream, mut sink: Sink) -> Result<(), RequestEnd> {
-    let mut ended = false;
-    while let Some(event) = asked.event().await? {
-        let taken = match event {
-            FrameEvent::Data(_) | FrameEvent::Block { .. } if ended => {
-                return Err(RequestEnd::Connection(Code::FRAME_UNEXPECTED));
-            }
-            FrameEvent::Data(data) => pass(&mut sink, data).await,
-            FrameEvent::Block { bytes, whole } => {
-                let decoded = decode(&bytes, whole, MAX_BLOCK);
-                let decoded =
-                    decoded.map_err(|_| RequestEnd::Connection(Code::DECOMPRESSION_FAILED))?;
-                if !decoded.whole {
-                    return Err(RequestEnd::Stream(Code::EXCESSIVE_LOAD));
-                }
-                ended = true;
-                sink.send_trailers(decoded.fields)
-            }
-            FrameEvent::Settings | FrameEvent::Goaway => Ok(()),
-        };
-        if taken.is_err() {
-            return Ok(());
-        }
-    }
-    if !ended {
-        // A failed stream tells the waiting reader so.
-        let _ = sink.send_data(Bytes::new(), true);
-    }
-    Ok(())
-}
-
-async fn pass(sink: &mut Sink, mut data: Bytes) -> Result<(), Failure> {
-    while !data.is_empty() {
-        let room = poll_fn(|cx| sink.poll_capacity(cx)).await?;
-        sink.send_data(data.split_to(room.min(data.len())), false)?;
-    }
-    Ok(())
-}
-
-/// Passes the answer on, until the client has all of it.
-async fn download(
-    mut response: ResponseFuture,
-    send: &mut QuicSend,
-    patience: Duration,
-    mut stopped: Pin<&mut impl Future<Output = Result<Option<VarInt>, StoppedError>>>,
-) -> Result<(), RequestEnd> {
-    // The task notices a client that stops its response while it waits.
-    macro_rules! wait {
-        ($poll:expr) => {
-            poll_fn(|cx| match stopped.as_mut().poll(cx) {
-                Poll::Ready(_) => Poll::Ready(Err(RequestEnd::GivenUp)),
-                Poll::Pending => $poll(cx).map(Ok),
-            })
-            .await?
-        };
-    }
-    while let Some(early) = wait!(|cx: &mut _| response.poll_informational(cx)) {
-        head(send, &early).await?;
-    }
-    let answer = wait!(|cx: &mut _| response.poll_head(cx)).map_err(failed)?;
-    head(send, &answer).await?;
-    let mut body = response.into_body();
-    while let Some(chunk) = wait!(|cx: &mut _| body.poll_data(cx)) {
-        let chunk = chunk.map_err(failed)?;
-        let length = chunk.len();
-        if length > 0 {
-            write(send, &mut [data_head(length).into(), chunk]).await?;
-        }
-        body.release_capacity(length);
-    }
-    if let Some(trailers) = trailers(&mut body).await? {
-        head(send, &trailers).await?;
-    }
-    // A connection that closes says so below.
-    let _ = send.finish();
-    // A client that stops reading has received all it wants.
-    let _ = tokio::time::timeout(patience, stopped).await;
-    Ok(())
-}
-
-async fn trailers(body: &mut Body) -> Result<Option<Fields>, RequestEnd> {
-    poll_fn(|cx| body.poll_trailers(cx)).await.map_err(failed)
-}
-
-async fn head(send: &mut QuicSend, fields: &Fields) -> Result<(), RequestEnd> {
-    write(send, &mut [head_frame(&encode(fields)).into()]).await
-}
-
-async fn write(send: &mut QuicSend, parts: &mut [Bytes]) -> Result<(), RequestEnd> {
-    let written = send.write_all_chunks(parts).await;
-    written.map_err(|error| match error {
-        WriteError::Stopped(_) => RequestEnd::GivenUp,
-        _ => RequestEnd::Gone,
-    })
-}
-
-/// Translates the engine's reason for the end of a stream.
-fn failed(failure: Failure) -> RequestEnd {
-    RequestEnd::Stream(match failure {
-        Failure::Unprocessed | Failure::Reset(ErrorCode::REFUSED_STREAM) => Code::REQUEST_REJECTED,
-        Failure::Reset(ErrorCode::PROTOCOL_ERROR) => Code::MESSAGE_ERROR,
-        Failure::Reset(ErrorCode::ENHANCE_YOUR_CALM) => Code::EXCESSIVE_LOAD,
-        Failure::Reset(ErrorCode::CANCEL) => Code::REQUEST_CANCELLED,
-        Failure::Reset(_) | Failure::Violation(_) | Failure::Connection => Code::INTERNAL_ERROR,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_ended_a_stream_is_said_in_the_words_of_http3() {
-        for (failure, code) in [
-            (Failure::Unprocessed, Code::REQUEST_REJECTED),
-            (
-                Failure::Reset(ErrorCode::REFUSED_STREAM),
-                Code::REQUEST_REJECTED,
-            ),
-            (
-                Failure::Reset(ErrorCode::PROTOCOL_ERROR),
-                Code::MESSAGE_ERROR,
-            ),
-            (
-                Failure::Reset(ErrorCode::ENHANCE_YOUR_CALM),
-                Code::EXCESSIVE_LOAD,
-            ),
-            (Failure::Reset(ErrorCode::CANCEL), Code::REQUEST_CANCELLED),
-            (
-                Failure::Reset(ErrorCode::INTERNAL_ERROR),
-                Code::INTERNAL_ERROR,
-            ),
-            (Failure::Connection, Code::INTERNAL_ERROR),
-        ] {
-            let RequestEnd::Stream(said) = failed(failure) else {
-                panic!("it ends more than its stream");
-            };
-            assert_eq!(said, code, "{failure:?}");
-        }
+        _ => Ok(RequestOutcome::Served),
     }
 }

@@ -10,7 +10,7 @@ const HEAD_COPIES: usize = 4;
 
 /// A holder of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MemoryHolder {
+pub enum MemoryHolder {
     /// A stream, by its place.
     Stream(usize),
     /// The peer, which does not take what is to be written.

@@ -23,6 +23,7 @@ use crate::fields::Fields;
 use crate::frame::{self, DEFAULT_MAX_FRAME, DEFAULT_WINDOW, ErrorCode, PREFACE, kind, setting};
 use crate::hpack::{Decoder, Encoder};
 use crate::pool::Pool;
+pub use holders::MemoryHolder;
 use ids::{ClosedStream, Ids};
 use receive::Input;
 use stream::{HalfState, Stream};

@@ -2,6 +2,7 @@
 
 mod edges;
 pub(crate) mod example;
+mod exchanges;
 mod handover;
 mod memory;
 pub(crate) mod quic;

@@ -72,11 +72,6 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
         None
     }
 
-    /// Returns true if the stream's requests came over HTTP/3; the HTTP/2 engine reads both.
-    fn is_http3(&self) -> bool {
-        false
-    }
-
     /// Returns true if closing with unread bytes may destroy written bytes. HTTP/2's streams are reset with NO_ERROR
     /// instead (RFC 9113 section 8.1).
     fn lingers(&self) -> bool {

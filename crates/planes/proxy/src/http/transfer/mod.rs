@@ -3,6 +3,7 @@
 
 pub(crate) mod attempt;
 pub mod buffers;
+pub(crate) mod codec;
 pub(in crate::http) mod download;
 pub(crate) mod downstream_request;
 pub(crate) mod exchange_clock;

@@ -18,9 +18,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use voile_http1::{Body, Progress, RequestSummary, ResponseHead, ResponseIndex};
-use voile_http2::{ErrorCode, Failure, Fields, RecvStream, SendResponse, SendStream};
+use voile_http2::{ErrorCode, Failure, Fields};
 use voile_traffic::Attempt;
 
+use crate::http::codec::{AnswerSink as _, BodySink as _, BodySource as _, StreamCodec};
 use crate::http::ending::ExchangeEnd;
 use crate::http::io::Io;
 use crate::http::{
@@ -31,7 +32,7 @@ use crate::http::{
 use crate::http2::conversions::grpc::{self, Messages};
 use crate::http2::conversions::{headers, trailers};
 use crate::http2::session::Live;
-use crate::http2::stream_call::{ClientCall, Http2Request};
+use crate::http2::stream_call::{ClientCall, StreamRequest};
 use crate::http2::stream_copy::Replay;
 use crate::http2::websocket;
 
@@ -119,11 +120,11 @@ impl<R: HttpRole> HttpRole for Translated<R> {
 }
 
 /// Serves one stream whose route leads to an HTTP/1.1 upstream.
-pub(crate) async fn serve<R: HttpRole + 'static>(
+pub(crate) async fn serve<R: HttpRole + 'static, D: StreamCodec>(
     worker: &Rc<HttpWorker<R>>,
     role: Rc<R>,
     route: RequestRoute<R>,
-    request: Http2Request,
+    request: StreamRequest<D>,
     live: Live,
     mut record: ExchangeRecord,
 ) {
@@ -150,7 +151,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
         record: RefCell::new(record),
         live,
     };
-    let mut caller = DowngradedStream {
+    let mut caller = DowngradedStream::<D> {
         body,
         respond,
         send: None,
@@ -281,10 +282,10 @@ enum DowngradePhase {
 }
 
 /// The stream as the engine's client.
-struct DowngradedStream<'a> {
-    body: RecvStream,
-    respond: SendResponse,
-    send: Option<SendStream>,
+struct DowngradedStream<'a, D: StreamCodec> {
+    body: D::Body,
+    respond: D::Answer,
+    send: Option<D::AnswerBody>,
     /// Bytes of the request for the engine, of which `taken` were read.
     inward: Vec<u8>,
     taken: usize,
@@ -311,7 +312,7 @@ struct DowngradedStream<'a> {
     messages: Option<(Messages, Messages)>,
 }
 
-impl DowngradedStream<'_> {
+impl<D: StreamCodec> DowngradedStream<'_, D> {
     fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         if self.complete {
             return Poll::Pending;
@@ -522,7 +523,7 @@ fn fields(head: &ResponseHead<'_>, out: &mut Fields) -> Option<()> {
     Some(())
 }
 
-impl AsyncRead for DowngradedStream<'_> {
+impl<D: StreamCodec> AsyncRead for DowngradedStream<'_, D> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -541,7 +542,7 @@ impl AsyncRead for DowngradedStream<'_> {
     }
 }
 
-impl AsyncWrite for DowngradedStream<'_> {
+impl<D: StreamCodec> AsyncWrite for DowngradedStream<'_, D> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -573,7 +574,7 @@ impl AsyncWrite for DowngradedStream<'_> {
     }
 }
 
-impl Io for DowngradedStream<'_> {
+impl<D: StreamCodec> Io for DowngradedStream<'_, D> {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_fill(cx))?;
         if self.taken < self.inward.len() || self.at_end() {
@@ -608,7 +609,7 @@ impl Io for DowngradedStream<'_> {
     }
 }
 
-impl Drop for DowngradedStream<'_> {
+impl<D: StreamCodec> Drop for DowngradedStream<'_, D> {
     fn drop(&mut self) {
         self.cut(ErrorCode::INTERNAL_ERROR);
     }

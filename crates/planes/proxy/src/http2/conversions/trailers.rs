@@ -7,8 +7,9 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use voile_http1::is_forbidden_trailer;
-use voile_http2::{Fields, SendStream};
+use voile_http2::Fields;
 
+use crate::http::codec::BodySink;
 use crate::http2::stream_copy::poll_give;
 
 /// The trailers that complete lines say, `name: value\r\n` each, as the codec has checked them; none where nothing is left.
@@ -42,7 +43,7 @@ pub(in crate::http2) fn write_end(trailers: Option<&Fields>, out: &mut Vec<u8>) 
 /// Gives what waits in `chunk`, and when it is over (`over`) the trailers that `lines` say, for a stream that plays an
 /// HTTP/1.1 end; `ended` says that the receiver was told of the end.
 pub(in crate::http2) fn poll_give_all(
-    send: &mut SendStream,
+    send: &mut impl BodySink,
     chunk: &mut Bytes,
     (over, lines, ended): (bool, &mut Vec<u8>, &mut bool),
     cx: &mut Context<'_>,
