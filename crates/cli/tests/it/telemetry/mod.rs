@@ -294,7 +294,11 @@ fn labels_say_values_of_requests_where_overrides_want_them() {
     application::reflect(mesh.http_app());
     let overrides = "  metrics:\n  - overrides:\n    - match: {metric: REQUEST_COUNT, mode: SERVER}\n      tagOverrides:\n        \
          shelf: {value: request.url_path}\n        tenant: {value: \"request.headers['X-Tenant']\"}\n";
-    apply(&mesh, "shelf", &telemetry(overrides));
+    put(&mesh.config().join("telemetry.yaml"), &telemetry(overrides));
+    wait_until("the overrides are in force", || {
+        get(mesh.http(), "/first").is_ok_and(|answer| answer.status == 200)
+            && mesh.server_metrics().contains("shelf=\"/first\"")
+    });
     for (path, tenant) in [("/a?x=1", "blue"), ("/a", "blue"), ("/b", "re\"d")] {
         let request = format!(
             "GET {path} HTTP/1.1\r\nHost: shop.example\r\nX-Tenant: {tenant}\r\nConnection: close\r\n\r\n"

@@ -50,7 +50,11 @@ pub(super) async fn serve<R: HttpRole + 'static>(
     let began = Instant::now();
     let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let stream = QuicStream::open(&session, frames, send, length, waker);
-    poll_fn(|cx| Poll::Ready(stream.borrow_mut().begin(cx, head.size()))).await;
+    poll_fn(|cx| {
+        stream.borrow_mut().begin(cx, head.size());
+        Poll::Ready(())
+    })
+    .await;
     if stream.borrow().end().is_none() {
         let handle = || Handle(Rc::clone(&stream));
         let work = StreamWork {
