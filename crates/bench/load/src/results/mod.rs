@@ -6,7 +6,6 @@ pub(crate) mod failures;
 pub mod fortio;
 pub mod outcome;
 pub mod samples;
-mod stretches;
 pub(crate) mod table;
 pub(crate) mod tally;
 pub mod trace;

@@ -537,7 +537,7 @@ fn achieved_span(tally: &RunTally, span: u64) -> u64 {
 
 fn intervals(tally: &RunTally, options: &LoadOptions) -> Vec<IntervalResult> {
     let length = options.interval.as_millis() as u64;
-    let last = tally.intervals.iter().len().saturating_sub(1);
+    let last = tally.intervals.len().saturating_sub(1);
     let failed = |at: usize| -> u64 {
         let from = tally.failures.get(at..).unwrap_or_default();
         let until = if at == last { from.len() } else { 1 };
@@ -550,7 +550,7 @@ fn intervals(tally: &RunTally, options: &LoadOptions) -> Vec<IntervalResult> {
             ok: interval.ok,
             errors: interval.errors,
             failed: failed(at),
-            histogram: interval.latency().encode(),
+            histogram: interval.latency.encode(),
         })
         .collect()
 }
@@ -558,18 +558,15 @@ fn intervals(tally: &RunTally, options: &LoadOptions) -> Vec<IntervalResult> {
 fn per_second(tally: &RunTally) -> Vec<PerSecond> {
     let seconds = tally.seconds.iter().enumerate();
     seconds
-        .map(|(t, second)| {
-            let latency = second.latency();
-            PerSecond {
-                t,
-                sent: second.sent,
-                ok: second.ok,
-                errors: second.errors,
-                p50: latency.quantile_us(0.50),
-                p99: latency.quantile_us(0.99),
-                max: latency.max_us(),
-                histogram: latency.encode(),
-            }
+        .map(|(t, second)| PerSecond {
+            t,
+            sent: second.sent,
+            ok: second.ok,
+            errors: second.errors,
+            p50: second.latency.quantile_us(0.50),
+            p99: second.latency.quantile_us(0.99),
+            max: second.latency.max_us(),
+            histogram: second.latency.encode(),
         })
         .collect()
 }

@@ -3,7 +3,7 @@
 
 use base64::Engine as _;
 use hdrhistogram::Histogram;
-use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer, V2Serializer};
+use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 use serde::Serialize;
 
 /// Significant decimal digits kept.
@@ -155,38 +155,6 @@ impl Samples {
                 step.count_at_value(),
             )
         })
-    }
-}
-
-/// A set at rest, as HdrHistogram's V2 bytes: two or three for each value that it has. Nothing is an empty set.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct PackedSamples(Box<[u8]>);
-
-impl Samples {
-    pub(crate) fn pack(&self) -> PackedSamples {
-        let mut bytes = Vec::new();
-        let written = V2Serializer::new().serialize(&self.histogram, &mut bytes);
-        written.expect("invariant: writing to memory does not fail");
-        PackedSamples(bytes.into())
-    }
-}
-
-impl PackedSamples {
-    pub(crate) fn unpack(&self) -> Samples {
-        let mut samples = Samples::new();
-        if !self.0.is_empty() {
-            let read: Histogram<u64> = Deserializer::new()
-                .deserialize(&mut &*self.0)
-                .expect("invariant: it was written by `pack`");
-            let added = samples.histogram.add(&read);
-            added.expect("invariant: an auto-resizing histogram takes any value");
-        }
-        samples
-    }
-
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> usize {
-        self.0.len()
     }
 }
 

@@ -6,8 +6,6 @@ use crate::clock::SECOND;
 pub(crate) use crate::failures::{FailureCause, Failures, FirstAnswer, RequestOutcome};
 use crate::samples::Samples;
 
-use super::stretches::Stretches;
-
 /// One finished request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FinishedRequest {
@@ -35,6 +33,15 @@ pub(crate) struct OfTarget {
     pub(crate) latency: Samples,
     /// Of these, the samples of failures.
     pub(crate) error_latency: Samples,
+}
+
+/// Counts of the requests that were due in one second.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SecondTally {
+    pub(crate) sent: u64,
+    pub(crate) ok: u64,
+    pub(crate) errors: u64,
+    pub(crate) latency: Samples,
 }
 
 /// Everything counted in the measured part of a run.
@@ -72,10 +79,10 @@ pub(crate) struct RunTally {
     pub(crate) error_service: Samples,
     pub(crate) error_first_byte: Samples,
     pub(crate) lateness: Samples,
-    pub(crate) seconds: Stretches,
+    pub(crate) seconds: Vec<SecondTally>,
     /// Length of shorter intervals that are counted as well, in nanoseconds; 0: none.
     pub(crate) interval: u64,
-    pub(crate) intervals: Stretches,
+    pub(crate) intervals: Vec<SecondTally>,
     /// Failures in each of these intervals, by the time of the failure and not the due time.
     pub(crate) failures: Vec<u64>,
     pub(crate) last_done: u64,
@@ -86,6 +93,25 @@ pub(crate) struct RunTally {
     pub(crate) aborted: Option<Option<u16>>,
     /// When the schedule really ended.
     pub(crate) end: u64,
+}
+
+/// The counts of a stretch of time, made when first needed.
+fn place(all: &mut Vec<SecondTally>, at: u64) -> &mut SecondTally {
+    let at = at as usize;
+    while all.len() <= at {
+        all.push(SecondTally::default());
+    }
+    &mut all[at]
+}
+
+fn merge(mine: &mut Vec<SecondTally>, theirs: &[SecondTally]) {
+    mine.resize_with(mine.len().max(theirs.len()), SecondTally::default);
+    for (mine, theirs) in mine.iter_mut().zip(theirs) {
+        mine.sent += theirs.sent;
+        mine.ok += theirs.ok;
+        mine.errors += theirs.errors;
+        mine.latency.merge(&theirs.latency);
+    }
 }
 
 impl RunTally {
@@ -107,7 +133,8 @@ impl RunTally {
         };
         let latency = request.done.saturating_sub(request.intended);
         if let Some(at) = into.checked_div(self.interval) {
-            let interval = self.intervals.record(at, latency);
+            let interval = place(&mut self.intervals, at);
+            interval.latency.record(latency);
             if request.outcome == RequestOutcome::Ok {
                 interval.ok += 1;
             } else {
@@ -117,10 +144,11 @@ impl RunTally {
                 self.failures[ended] += 1;
             }
         }
-        let second = self.seconds.record(into / SECOND, latency);
+        let second = place(&mut self.seconds, into / SECOND);
         self.scheduled += 1;
         // All of them are the sum of the halves; see `settle`.
         self.halves[usize::from(request.intended >= self.middle)].record(latency);
+        second.latency.record(latency);
         if let Some(target) = self.targets.get_mut(request.target) {
             target.latency.record(latency);
             if request.outcome == RequestOutcome::Ok {
@@ -218,8 +246,8 @@ impl RunTally {
         self.error_service.merge(&other.error_service);
         self.error_first_byte.merge(&other.error_first_byte);
         self.lateness.merge(&other.lateness);
-        self.seconds.merge(&other.seconds);
-        self.intervals.merge(&other.intervals);
+        merge(&mut self.seconds, &other.seconds);
+        merge(&mut self.intervals, &other.intervals);
         self.failures
             .resize(self.failures.len().max(other.failures.len()), 0);
         for (mine, theirs) in self.failures.iter_mut().zip(&other.failures) {
