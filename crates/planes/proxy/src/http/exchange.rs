@@ -480,8 +480,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             if most.is_some_and(|most| upstream.carried() >= most.get()) {
                 return;
             }
-            let end = upstream.opened().and_then(|opened| route.terms.end(opened));
-            let left = end.map(|end| end.saturating_duration_since(now));
+            let left = route.terms.left(upstream.age());
             // The server is given a head start by a margin, which what we wish ourselves does not need.
             let ours = [route.terms.idle(), left].into_iter().flatten();
             let ours = ours.map(|time| time + KEEP_ALIVE_MARGIN);

@@ -183,7 +183,12 @@ impl UpstreamTerms {
         self.idle.map(milliseconds)
     }
 
-    /// The end of a connection of that age, if there is one.
+    /// Time that a connection of this age may still serve, if that is limited.
+    pub(crate) fn left(&self, age: Option<Duration>) -> Option<Duration> {
+        Some(self.age.map(milliseconds)?.saturating_sub(age?))
+    }
+
+    /// The end of a connection that was opened then, if there is one.
     pub(crate) fn end(&self, opened: Instant) -> Option<Instant> {
         opened.checked_add(self.age.map(milliseconds)?)
     }

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -67,8 +67,8 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
         1
     }
 
-    /// When the connection was opened. Streams that cannot tell return none.
-    fn opened(&self) -> Option<Instant> {
+    /// Time since the connection was opened. Streams that cannot tell return none.
+    fn age(&self) -> Option<Duration> {
         None
     }
 
@@ -103,7 +103,7 @@ impl Io for TcpStream {
 
     fn abort(&mut self) {
         // Only a wish: if it fails the peer still sees fewer bytes than were promised.
-        let _ = socket2::SockRef::from(&*self).set_linger(Some(std::time::Duration::ZERO));
+        let _ = socket2::SockRef::from(&*self).set_linger(Some(Duration::ZERO));
     }
 }
 

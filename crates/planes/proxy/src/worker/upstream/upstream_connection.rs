@@ -7,11 +7,12 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use voile_transport::{SocketEvents, TransportStream};
 
+use crate::clock;
 use crate::health::{ConnectionSeat, WaitError};
 use crate::http::{ConnectFailure, Io, UpstreamHttp};
 use crate::plan::{SharedPart, TrafficPlan};
@@ -21,10 +22,16 @@ use crate::worker::upstream::endpoint::Endpoint;
 pub(crate) struct UpstreamLine {
     stream: TransportStream,
     carried: u32,
-    opened: Instant,
+    /// Milliseconds of the process; fits beside `carried`, so that an idle connection is no larger for it.
+    opened: u32,
     /// Boxed: few have a limit, and every connection would pay for its size.
     _seated: Option<Box<ConnectionSeat>>,
     _counted: ConnectionCount,
+}
+
+/// The time now, which begins anew after 49 days; so many milliseconds are the longest age, too.
+fn milliseconds() -> u32 {
+    clock::now().as_millis() as u32
 }
 
 /// One connection of this worker's in its endpoint's count.
@@ -47,7 +54,7 @@ impl UpstreamLine {
         Self {
             stream,
             carried: 0,
-            opened: Instant::now(),
+            opened: milliseconds(),
             _seated: seated.map(Box::new),
             _counted: ConnectionCount(Rc::clone(count)),
         }
@@ -120,8 +127,9 @@ impl Io for UpstreamLine {
         self.carried
     }
 
-    fn opened(&self) -> Option<Instant> {
-        Some(self.opened)
+    fn age(&self) -> Option<Duration> {
+        let age = milliseconds().wrapping_sub(self.opened);
+        Some(Duration::from_millis(age.into()))
     }
 
     fn written(&self) -> u64 {

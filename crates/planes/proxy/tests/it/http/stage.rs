@@ -158,8 +158,8 @@ impl Io for Upstream {
         }
     }
 
-    fn opened(&self) -> Option<Instant> {
-        Some(self.opened)
+    fn age(&self) -> Option<Duration> {
+        Some(self.opened.elapsed())
     }
 
     fn written(&self) -> u64 {

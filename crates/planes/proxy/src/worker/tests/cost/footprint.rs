@@ -374,8 +374,8 @@ fn an_idle_connection_is_small() {
     use WireProtocol as Port;
     let table = [
         (Role::Client, Port::Tcp, Http, Disable, 2_370),
-        (Role::Client, Port::Auto, Http, Disable, 2_750),
-        (Role::Client, Port::Http, Http, Disable, 2_750),
+        (Role::Client, Port::Auto, Http, Disable, 2_690),
+        (Role::Client, Port::Http, Http, Disable, 2_690),
         (Role::Client, Port::Tcp, Http, Strict, 9_590),
         (Role::Server, Port::Tcp, Http, Disable, 2_400),
         (Role::Server, Port::Auto, Http, Permissive, 2_860),
