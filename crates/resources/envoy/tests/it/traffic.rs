@@ -62,12 +62,20 @@ fn translated(mesh: &str, rule: &str) -> Configuration {
     let error = diagnostics.iter().find(|one| one.is_error());
     assert!(error.is_none(), "{rule}: {error:?}");
     let key = WorkloadKey::new(Namespace::new("shop").expect("a name"), "client");
-    translate(
+    let made = translate(
         &mesh,
         &mesh.workloads[&key],
         InterceptMode::None,
         &WrittenKeys,
-    )
+    );
+    for (name, cluster) in &made.clusters {
+        let mut cluster = cluster.clone();
+        cluster["@type"] = json!("type.googleapis.com/envoy.config.cluster.v3.Cluster");
+        if let Err(why) = voile_proto::envoy::encode(&cluster) {
+            panic!("{name} cannot be sent: {why}");
+        }
+    }
+    made
 }
 
 /// The same, of which Envoy can do everything.
