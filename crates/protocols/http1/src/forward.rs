@@ -198,6 +198,19 @@ impl ResponseHead<'_> {
         write(out, &[connection, b"\r\n"]);
     }
 
+    /// Fields that go on to a client of another version of HTTP, which frames the body in its own way.
+    pub fn fields_of_message(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let goes_on = |field: &&Field| {
+            let framing = matches!(
+                field.known,
+                KnownField::TransferEncoding | KnownField::Upgrade
+            );
+            !framing && matches!(self.action(field, Version::Http11), ForwardedLine::Keep)
+        };
+        let fields = self.index.fields.all().iter().filter(goes_on);
+        fields.map(|field| (field.name.of(self.bytes), field.value.of(self.bytes)))
+    }
+
     fn action(&self, field: &Field, client: Version) -> ForwardedLine {
         let bodiless = matches!(self.status(), 100..200 | 204) || self.opens_tunnel();
         match field.known {

@@ -54,7 +54,7 @@ pub(crate) fn declared(
     for field in fields.all() {
         match field.known {
             KnownField::ContentLength if length.is_some() => return Err(Reject::ContentLength),
-            KnownField::ContentLength => length = Some(content_length(field.value.of(bytes))?),
+            KnownField::ContentLength => length = Some(parse_length(field.value.of(bytes))?),
             KnownField::TransferEncoding => {
                 encodings += 1;
                 encoding = field.value.of(bytes);
@@ -77,7 +77,11 @@ pub(crate) fn declared(
     Err(other_coding(encoding))
 }
 
-fn content_length(value: &[u8]) -> Result<u64, Reject> {
+/// The number that a `Content-Length` says.
+///
+/// # Errors
+/// When another receiver might read another number.
+pub fn parse_length(value: &[u8]) -> Result<u64, Reject> {
     // 18 digits never overflow; some parsers read a leading zero as octal.
     let plain = matches!(value, [b'0'] | [b'1'..=b'9', ..]) && value.len() <= 18;
     value

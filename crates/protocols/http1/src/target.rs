@@ -1,6 +1,6 @@
 //! Request targets and authorities (RFC 9112 section 3.2, RFC 3986 section 3.2).
 
-use crate::bytes::NAME;
+use crate::bytes::{NAME, TARGET};
 use crate::fields::Span;
 use crate::reject::Reject;
 
@@ -85,8 +85,13 @@ fn absolute(target: &[u8], at: usize, whole: Span) -> Result<RequestTarget, Reje
     })
 }
 
-/// `host [":" port]`, the host not empty and without user information.
-pub(crate) fn is_authority(value: &[u8]) -> bool {
+/// Returns true for a target of a request line that is no authority: a path with its query, or `*`.
+pub fn is_path(value: &[u8]) -> bool {
+    matches!(value, [b'/', ..] | b"*") && TARGET.hold(value)
+}
+
+/// Returns true for `host [":" port]`, the host not empty and without user information.
+pub fn is_authority(value: &[u8]) -> bool {
     let (host_ok, port) = if let Some(rest) = value.strip_prefix(b"[") {
         let Some(end) = memchr::memchr(b']', rest) else {
             return false;

@@ -404,7 +404,7 @@ impl<'a, S: Io, R: HttpRole> Http1Connection<'a, S, R> {
     /// does not overtake the answer.
     async fn close(&mut self, linger: bool) {
         self.rest();
-        if linger && self.stream.lingers() {
+        if linger {
             // Boxed: it is rare, and every idle connection would pay for its size.
             return Box::pin(self.linger()).await;
         }

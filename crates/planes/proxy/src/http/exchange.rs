@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use voile_http1::{BodyError, RequestEdit, RequestSummary, Version};
 use voile_traffic::Attempt;
-use voile_transport::SocketEvents;
 
 use super::attempt::{self, MissingUpstream};
 use super::buffers::Buffer;
@@ -21,7 +20,7 @@ use super::external_check_wait::{self, CheckedRequest};
 use super::flight::{ExchangeClient, ExchangeFlight};
 use super::head::{HttpHead, is_grpc};
 use super::io::Io;
-use super::limits::{KEEP_ALIVE_MARGIN, MAX_ATTEMPTS};
+use super::limits::MAX_ATTEMPTS;
 use super::reply::{LocalReply, ReplyTraits};
 use super::role::{
     ConnectFailure, Exchange, ExchangeRecord, HttpRole, RequestRoute, ResponseFlag, RoleRefusal,
@@ -30,7 +29,7 @@ use super::role::{
 use super::transfer::held_body::HeldBody;
 use super::tunnel::TunnelDirection;
 use super::upload::Upload;
-use super::upstream::Upstream;
+use super::upstream::{self, Upstream};
 use super::worker::HttpWorker;
 use crate::http2::upgrade::Upgraded;
 use crate::http2::websocket;
@@ -102,11 +101,7 @@ async fn connect<R: HttpRole>(
     websocket: bool,
 ) -> Result<Upstream<R::Upstream>, ConnectFailure> {
     match route.upstream {
-        UpstreamHttp::Http1 => {
-            let connected = tokio::time::timeout(route.connect_timeout, role.connect(route)).await;
-            let timeout = |_| ConnectFailure::new("upstream_connect_timeout");
-            connected.map_err(timeout)?.map(Upstream::Http1)
-        }
+        UpstreamHttp::Http1 => upstream::connect(role, route).await.map(Upstream::Http1),
         UpstreamHttp::Http2 => {
             let lease = worker.http2.acquire(role, route, websocket).await?;
             Ok(Upstream::Http2(Box::new(Upgraded::new(lease))))
@@ -114,8 +109,7 @@ async fn connect<R: HttpRole>(
     }
 }
 
-/// An idle connection for the route, unless the last one was `stale`. Before a request that could not be repeated the kernel
-/// is asked whether it still stands; for the others finding out is cheaper than asking every time.
+/// An idle connection for the route, unless the last one was `stale`.
 fn checkout<R: HttpRole>(
     worker: &HttpWorker<R>,
     route: &RequestRoute<R>,
@@ -125,12 +119,7 @@ fn checkout<R: HttpRole>(
     if stale || route.upstream == UpstreamHttp::Http2 {
         return None;
     }
-    loop {
-        let mut stream = worker.pool.checkout(&route.key)?;
-        if facts.idempotent || stream.news() == SocketEvents::None {
-            return Some(Upstream::Http1(stream));
-        }
-    }
+    upstream::checkout(worker, route, facts.idempotent).map(Upstream::Http1)
 }
 
 impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
@@ -169,8 +158,7 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         let framing = head.framing();
         let body_at = input.start + desk.request.head_len();
         let mut tally = ExchangeRecord::begin(started, desk.request.head_len() as u64);
-        let may_be_left_out = head.expects_continue() || !self.stream.lingers();
-        let upload = Upload::new(framing, body_at, input, may_be_left_out);
+        let upload = Upload::new(framing, body_at, input, head.expects_continue());
         let (after, ticket) = match (upload, self.role.route(&HttpHead::Http1(head))) {
             (Ok(mut upload), Ok(mut route)) => {
                 self.write_head(&route);
@@ -473,21 +461,10 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
             && download.upstream_keeps
             && upload.finished
             && quiet
-            && let Upstream::Http1(mut upstream) = upstream
+            && let Upstream::Http1(upstream) = upstream
         {
-            let now = tally.finish();
-            let most = route.terms.requests;
-            if most.is_some_and(|most| upstream.carried() >= most.get()) {
-                return;
-            }
-            let left = route.terms.left(upstream.age());
-            // The server is given a head start by a margin, which what we wish ourselves does not need.
-            let ours = [route.terms.idle(), left].into_iter().flatten();
-            let ours = ours.map(|time| time + KEEP_ALIVE_MARGIN);
-            let patience = ours.chain(download.upstream_patience).min();
-            self.worker
-                .pool
-                .checkin(&route.key, upstream, now, patience);
+            let kept = (upstream, download.upstream_patience);
+            upstream::keep(self.worker, route, kept, tally.finish());
         }
     }
 
@@ -626,9 +603,6 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         if begun {
             // With a known length, missing bytes show the cut; with a body that ends at the close, only a reset shows it.
             let gone = matches!(landing, ExchangeEnd::Client(_));
-            if !gone {
-                self.stream.cut(landing.code());
-            }
             return match !gone && (download.until_close || download.unwrap) {
                 true => AfterExchange::Abort,
                 false => AfterExchange::Cut,
@@ -682,7 +656,6 @@ impl<S: Io, R: HttpRole> Http1Connection<'_, S, R> {
         if let Err(end) = result {
             tally.flag = ResponseFlag::UpstreamConnectionTermination;
             if let Some(end) = end {
-                self.stream.cut(end.code());
                 let end = end.reply(true, R::REVOCATION);
                 (tally.flag, tally.details) = (end.flag, end.details);
             }

@@ -52,7 +52,7 @@ impl<S: Io> ExchangeClient<'_, S> {
     /// most that do so have closed altogether. A client that fills the buffer with pipelined bytes is not looked at any more.
     fn is_gone(&mut self, cx: &mut Context<'_>, received: bool) -> bool {
         if !received {
-            return self.stream.poll_gone(cx).is_ready();
+            return false;
         }
         while self.input.room() > 0 {
             match self.stream.poll_readable(cx) {
@@ -159,7 +159,7 @@ impl<U: Io> ExchangeFlight<'_, U> {
         let received = upload.received() || upload.broken;
         let progress = ExchangeProgress {
             received,
-            sending: !received && download.status == 0 && !stream.may_be_silent(),
+            sending: !received && download.status == 0,
             stuck: upload.stalled && !upload.broken,
             stalled: download.stalled,
             answered: download.status != 0,

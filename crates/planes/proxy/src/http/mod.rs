@@ -19,7 +19,9 @@ mod transfer;
 pub(crate) mod upstream;
 pub mod worker;
 
-pub(crate) use transfer::{attempt, codec, downstream_request, exchange_clock, timer};
+pub(crate) use transfer::{
+    attempt, codec, downstream_request, exchange_clock, http1_upstream, stream_upstream, timer,
+};
 pub use transfer::{buffers, io};
 use transfer::{download, tunnel, upload};
 

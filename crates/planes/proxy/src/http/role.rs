@@ -290,29 +290,6 @@ impl<R: HttpRole> RequestRoute<R> {
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.besides.as_ref()?.timeout
     }
-
-    /// The same way for a role that only carries it: the route itself is that role's ticket.
-    pub(crate) fn carried_by<C: HttpRole<Key = R::Key, Ticket = Self>>(self) -> RequestRoute<C> {
-        RequestRoute {
-            key: self.key.clone(),
-            connect_timeout: self.connect_timeout,
-            upstream: self.upstream,
-            observer: self.observer.clone(),
-            default_authority: self.default_authority.clone(),
-            besides: self.besides.as_deref().map(|besides| {
-                Box::new(RequestOptions {
-                    // Written already, in the head that is carried.
-                    authority: None,
-                    path: None,
-                    ..besides.clone()
-                })
-            }),
-            to_sidecar: self.to_sidecar,
-            retry: self.retry.clone(),
-            terms: self.terms,
-            ticket: self,
-        }
-    }
 }
 
 /// See [`Route::edit`].

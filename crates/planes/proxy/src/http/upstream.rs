@@ -1,8 +1,10 @@
-//! Upstream of a request: a connection of its own, or a stream of a shared HTTP/2 connection that looks like one.
+//! Upstream of a request: a connection of its own, or a stream of a shared HTTP/2 connection that looks like one; and the pool's
+//! rules for connections of HTTP/1.1, whichever version the client speaks.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -10,8 +12,54 @@ use voile_http2::Failure;
 use voile_transport::SocketEvents;
 
 use super::io::Io;
+use super::limits::KEEP_ALIVE_MARGIN;
+use super::role::{ConnectFailure, HttpRole, RequestRoute};
+use super::worker::HttpWorker;
 use crate::http2::upgrade::Upgraded;
 use crate::http2::upstream::Lease;
+
+/// An idle connection for the route. Before a request that could not be repeated the kernel is asked whether it still stands;
+/// for the others finding out is cheaper than asking every time.
+pub(crate) fn checkout<R: HttpRole>(
+    worker: &HttpWorker<R>,
+    route: &RequestRoute<R>,
+    idempotent: bool,
+) -> Option<R::Upstream> {
+    loop {
+        let mut stream = worker.pool.checkout(&route.key)?;
+        if idempotent || stream.news() == SocketEvents::None {
+            return Some(stream);
+        }
+    }
+}
+
+/// A new connection for the route.
+pub(crate) async fn connect<R: HttpRole>(
+    role: &R,
+    route: &RequestRoute<R>,
+) -> Result<R::Upstream, ConnectFailure> {
+    let connected = tokio::time::timeout(route.connect_timeout, role.connect(route)).await;
+    connected.map_err(|_| ConnectFailure::new("upstream_connect_timeout"))?
+}
+
+/// Keeps a connection whose request and answer are over, unless its time is. `patience` is how long the server keeps it.
+pub(crate) fn keep<R: HttpRole>(
+    worker: &HttpWorker<R>,
+    route: &RequestRoute<R>,
+    (mut upstream, patience): (R::Upstream, Option<Duration>),
+    now: Instant,
+) {
+    let most = route.terms.requests;
+    if most.is_some_and(|most| upstream.carried() >= most.get()) {
+        return;
+    }
+    let left = route.terms.left(upstream.age());
+    // The server is given a head start by a margin, which what we wish ourselves does not need.
+    let ours = [route.terms.idle(), left].into_iter().flatten();
+    let ours = ours.map(|time| time + KEEP_ALIVE_MARGIN);
+    let patience = ours.chain(patience).min();
+    worker.pool.checkin(&route.key, upstream, now, patience);
+}
 
 /// See the module.
 pub(crate) enum Upstream<U> {

@@ -4,7 +4,7 @@
 
 use std::task::{Context, Poll};
 
-use voile_http2::{Fields, RecvStream, ResponseFuture, SendStream};
+use voile_http2::Fields;
 use voile_traffic::{Attempt, RetryPolicy};
 
 use super::conversions::headers;
@@ -16,27 +16,46 @@ use crate::http::downstream_request::DownstreamClient as _;
 use crate::http::ending::ExchangeEnd;
 use crate::http::exchange_clock::{ExchangeLimits, ExchangeProgress};
 use crate::http::external_check::amend_fields;
-use crate::http::{ExchangeRecord, HeadObserver, HttpRole, UpstreamResponse};
+use crate::http::stream_upstream::{UpstreamBody, UpstreamHead, UpstreamSink};
+use crate::http::{ExchangeRecord, HeadObserver, HttpRole, Io, UpstreamResponse};
 use crate::http2::stream_call::ClientCall;
 
 /// The answer's way.
-pub(crate) enum ResponsePath<D: StreamCodec> {
+pub(crate) enum ResponsePath<D: StreamCodec, U: Io> {
     Waiting {
-        response: Option<ResponseFuture>,
+        response: Option<UpstreamHead<U>>,
         interim: u32,
         /// The head that was held back.
         held: Option<Fields>,
     },
-    Body(Box<Pump<RecvStream, D::AnswerBody>>),
+    Body(Box<Pump<UpstreamBody<U>, D::AnswerBody>>),
     /// A head without a body went on.
     Over,
 }
 
+impl<D: StreamCodec, U: Io> ResponsePath<D, U> {
+    /// Passes the body on. A tunnel's two directions end each by itself: `taken` says that nothing more goes the other way.
+    fn poll(&mut self, cx: &mut Context<'_>, taken: bool) -> Poll<ExchangeEnd> {
+        let pump = match self {
+            Self::Waiting { .. } => return Poll::Pending,
+            Self::Body(pump) => pump,
+            Self::Over => return Poll::Ready(ExchangeEnd::Done),
+        };
+        match pump.poll(cx, None, &[]) {
+            Poll::Ready(Ok(())) if taken => Poll::Ready(ExchangeEnd::Done),
+            Poll::Ready(Ok(())) => Poll::Pending,
+            Poll::Ready(Err(BrokenSide::Source(cause))) => Poll::Ready(pump.source().end(cause)),
+            Poll::Ready(Err(BrokenSide::Sink(cause))) => Poll::Ready(ExchangeEnd::Client(cause)),
+            Poll::Pending => pump.sink().poll_failed(cx).map(ExchangeEnd::Client),
+        }
+    }
+}
+
 /// One request and its answer, both ways at once.
-pub(crate) struct StreamFlight<'a, D: StreamCodec> {
-    up: &'a mut Pump<D::Body, SendStream>,
+pub(crate) struct StreamFlight<'a, D: StreamCodec, U: Io> {
+    up: &'a mut Pump<D::Body, UpstreamSink<U>>,
     replay: &'a mut Replay,
-    down: ResponsePath<D>,
+    down: ResponsePath<D, U>,
     limits: ExchangeLimits<'a>,
     /// Answers that it wishes to have again are held back, while that can be.
     pub(crate) retry: Option<&'a RetryPolicy>,
@@ -48,12 +67,12 @@ pub(crate) struct StreamFlight<'a, D: StreamCodec> {
     pub(crate) copy: Option<&'a dyn Fn(&Replay)>,
 }
 
-impl<'a, D: StreamCodec> StreamFlight<'a, D> {
+impl<'a, D: StreamCodec, U: Io> StreamFlight<'a, D, U> {
     /// A request that is on its way.
     pub(crate) fn new(
-        up: &'a mut Pump<D::Body, SendStream>,
+        up: &'a mut Pump<D::Body, UpstreamSink<U>>,
         replay: &'a mut Replay,
-        response: ResponseFuture,
+        response: UpstreamHead<U>,
         limits: ExchangeLimits<'a>,
     ) -> Self {
         Self {
@@ -123,7 +142,11 @@ impl<'a, D: StreamCodec> StreamFlight<'a, D> {
             match head {
                 Poll::Ready(Ok(answer)) => {
                     let policy = self.retry.filter(|_| self.replay.is_whole());
-                    if let Some(why) = wishes_another(policy, &answer, call.is_grpc) {
+                    let unprocessed = response.as_ref().is_some_and(UpstreamHead::is_unprocessed);
+                    let refused = unprocessed && self.replay.is_whole();
+                    let refused = refused.then_some(Attempt::Refused);
+                    let wish = || wishes_another(policy, &answer, call.is_grpc);
+                    if let Some(why) = refused.or_else(wish) {
                         *held = Some(answer);
                         return Poll::Ready(ExchangeEnd::Held(why));
                     }
@@ -140,26 +163,9 @@ impl<'a, D: StreamCodec> StreamFlight<'a, D> {
                 }
             }
         }
-        if let ResponsePath::Body(pump) = &mut self.down {
-            match pump.poll(cx, None, &[]) {
-                // A tunnel's two directions end each by itself.
-                Poll::Ready(Ok(())) if call.is_tunnel && !self.up.is_done() => {}
-                Poll::Ready(Ok(())) => return Poll::Ready(ExchangeEnd::Done),
-                Poll::Ready(Err(BrokenSide::Source(cause))) => {
-                    return Poll::Ready(ExchangeEnd::Upstream(cause));
-                }
-                Poll::Ready(Err(BrokenSide::Sink(cause))) => {
-                    return Poll::Ready(ExchangeEnd::Client(cause));
-                }
-                Poll::Pending => {
-                    if let Poll::Ready(cause) = pump.sink().poll_failed(cx) {
-                        return Poll::Ready(ExchangeEnd::Client(cause));
-                    }
-                }
-            }
-        }
-        if matches!(self.down, ResponsePath::Over) {
-            return Poll::Ready(ExchangeEnd::Done);
+        let taken = !call.is_tunnel || self.up.is_done();
+        if let Poll::Ready(end) = self.down.poll(cx, taken) {
+            return Poll::Ready(end);
         }
         match self.late(cx, call) {
             Some(landing) => Poll::Ready(landing),
@@ -177,7 +183,7 @@ impl<'a, D: StreamCodec> StreamFlight<'a, D> {
         let ResponsePath::Waiting { response, .. } = &mut self.down else {
             return Ok(());
         };
-        let Some(body) = response.take().map(ResponseFuture::into_body) else {
+        let Some(body) = response.take().map(UpstreamHead::into_body) else {
             return Ok(());
         };
         headers::clean(&mut answer);
@@ -213,14 +219,17 @@ impl<'a, D: StreamCodec> StreamFlight<'a, D> {
             ResponsePath::Body(pump) => (true, pump.stalled, pump.bytes),
             _ => (false, false, 0),
         };
+        // A tunnel has no end that could be waited for, and a request for one has no body.
+        let asks = call.is_tunnel && !answered;
         let limits = ExchangeLimits {
-            answer: self.limits.answer.filter(|_| !call.is_tunnel),
+            answer: (self.limits.answer).filter(|_| !call.is_tunnel || (asks && call.is_upgrade)),
             ..self.limits
         };
+        let taken = self.up.is_done() || asks;
         let progress = ExchangeProgress {
-            received: self.up.is_received(),
-            sending: !self.up.is_done() && !self.up.stalled && !answered && !call.is_grpc,
-            stuck: self.up.stalled && !self.up.is_done(),
+            received: self.up.is_received() || asks,
+            sending: !taken && !self.up.stalled && !answered && !call.is_grpc,
+            stuck: self.up.stalled && !taken,
             stalled,
             answered,
             tunnel: answered && call.is_tunnel,
@@ -309,9 +318,9 @@ fn show_trailers<F: BodySource, T: BodySink>(
 }
 
 /// Waits for the final head; passes interim ones on.
-fn poll_head<D: StreamCodec>(
+fn poll_head<D: StreamCodec, U: Io>(
     cx: &mut Context<'_>,
-    response: &mut Option<ResponseFuture>,
+    response: &mut Option<UpstreamHead<U>>,
     interim: &mut u32,
     call: &mut ClientCall<D>,
 ) -> Poll<Result<Fields, ExchangeEnd>> {
@@ -327,5 +336,5 @@ fn poll_head<D: StreamCodec>(
         // A client that has gone is noticed elsewhere.
         let _ = call.respond.send_informational(early);
     }
-    response.poll_head(cx).map_err(ExchangeEnd::Upstream)
+    response.poll(cx)
 }

@@ -23,7 +23,7 @@ pub(crate) mod upstream;
 pub(crate) use conversions::headers::{
     IDENTITY_FIELDS, is_idempotent, size as field_bytes, travels,
 };
-pub(crate) use conversions::{grpc, upgrade, websocket};
+pub(crate) use conversions::{downgrade, grpc, trailers, upgrade, websocket};
 pub use server::serve_connection;
 pub(crate) use stream::{StreamWork, serve as serve_stream};
 pub(crate) use websocket::{is_extended_connect, is_plain_connect};

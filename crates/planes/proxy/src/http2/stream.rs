@@ -10,19 +10,21 @@ use voile_traffic::Attempt;
 
 use super::conversions::{downgrade, headers};
 use super::flight::StreamFlight;
-use super::stream_copy::{Pump, Replay};
-use super::upstream::Lease;
-use super::{is_extended_connect, is_plain_connect};
+use super::is_plain_connect;
+use super::stream_copy::Replay;
 use crate::http::attempt::{self, MissingUpstream};
 use crate::http::codec::{AnswerSink as _, StreamCodec};
 use crate::http::downstream_request::{DownstreamRequest as _, HeldRequest as _};
 use crate::http::ending::ExchangeEnd;
 use crate::http::exchange_clock::ExchangeLimits;
 use crate::http::external_check_wait::{CheckedRequest, check};
+use crate::http::http1_upstream::Http1Upstream;
 use crate::http::limits::MAX_ATTEMPTS;
 use crate::http::reply::LocalReply;
+use crate::http::stream_upstream::{SentRequest, StreamUpstream, UpstreamHead, UpstreamSink};
+use crate::http::upstream::{checkout, connect, keep};
 use crate::http::{
-    Exchange, ExchangeRecord, Grpc, HeadObserver, HttpHead, HttpRole, HttpWorker, RequestRoute,
+    Exchange, ExchangeRecord, Grpc, HeadObserver, HttpHead, HttpRole, HttpWorker, Io, RequestRoute,
     ResponseFlag, UpstreamHttp,
 };
 use crate::http2::session::Live;
@@ -49,7 +51,7 @@ pub(crate) async fn serve<R: HttpRole + 'static, D: StreamCodec>(work: StreamWor
         respond,
     } = work;
     let started = Instant::now();
-    let mut request = StreamRequest::<D> {
+    let mut request = StreamRequest::<D, R::Upstream> {
         call: ClientCall::new(respond, started, &head),
         body: Some(body),
         pump: None,
@@ -76,16 +78,6 @@ pub(crate) async fn serve<R: HttpRole + 'static, D: StreamCodec>(work: StreamWor
             CheckedRequest::Ended(end, ticket) => {
                 request.call.give_up(&*role, end, &mut tally);
                 ticket
-            }
-            CheckedRequest::Routed(route)
-                if route.upstream == UpstreamHttp::Http1 && is_http2s_own(&request.head) =>
-            {
-                request.call.answer(&*role, incapable(), &mut tally);
-                Some(route.ticket)
-            }
-            CheckedRequest::Routed(route) if route.upstream == UpstreamHttp::Http1 => {
-                let serving = downgrade::serve(&worker, role, route, request, live, tally);
-                return Box::pin(serving).await;
             }
             CheckedRequest::Routed(mut route) => {
                 forward(&worker, &*role, &mut route, &mut request, &mut tally).await;
@@ -115,7 +107,7 @@ pub(crate) async fn serve<R: HttpRole + 'static, D: StreamCodec>(work: StreamWor
 async fn decide<R: HttpRole, D: StreamCodec>(
     worker: &HttpWorker<R>,
     role: &R,
-    request: &mut StreamRequest<D>,
+    request: &mut StreamRequest<D, R::Upstream>,
     tally: &mut ExchangeRecord,
 ) -> CheckedRequest<R> {
     match role.route(&request.head()) {
@@ -132,19 +124,6 @@ async fn decide<R: HttpRole, D: StreamCodec>(
     }
 }
 
-/// Reply if HTTP/1.1 cannot carry the request.
-fn incapable() -> LocalReply<'static> {
-    LocalReply {
-        reason: "this :protocol cannot be translated to HTTP/1.1",
-        ..LocalReply::new(501, ResponseFlag::UpstreamProtocolError, "connect_protocol")
-    }
-}
-
-/// An extended CONNECT for which HTTP/1.1 has no upgrade that we know.
-fn is_http2s_own(head: &Fields) -> bool {
-    head.protocol().is_some() && !is_extended_connect(head)
-}
-
 fn request_head_bytes(head: &Fields) -> u64 {
     let path = head.path().map_or(1, str::len);
     let authority = head.authority().map_or(0, str::len);
@@ -156,50 +135,37 @@ async fn forward<R: HttpRole + 'static, D: StreamCodec>(
     worker: &Rc<HttpWorker<R>>,
     role: &R,
     route: &mut RequestRoute<R>,
-    request: &mut StreamRequest<D>,
+    request: &mut StreamRequest<D, R::Upstream>,
     tally: &mut ExchangeRecord,
 ) {
     let mut replay = Replay::default();
+    let connect = is_plain_connect(&request.head);
     // A request for a tunnel is sent once.
-    let policy = route.retry.clone().filter(|_| !request.call.is_tunnel);
+    let policy = route.retry.clone().filter(|_| !connect);
+    // A tunnel needs a fresh connection.
+    let mut stale = connect;
+    let mut empty = None;
     loop {
-        let Some(lease) = reach(worker, role, route, request, tally).await else {
+        let Some(upstream) = reach(worker, role, route, request, tally, stale).await else {
             return;
         };
         let observing = route.observer.clone();
         let observer = observing.as_deref();
-        let empty = request.is_empty();
-        tally.upstream_reused = lease.reused;
-        let block = request_block(request, observer, route, &lease, tally.attempts);
-        let Some((response, sink)) = lease.link.send_request(block, empty) else {
+        tally.upstream_reused = upstream.is_reused();
+        let empty = *empty.get_or_insert_with(|| request.is_empty());
+        let sent = send(request, observer, route, &upstream, (tally.attempts, empty));
+        let Some((response, sink)) = sent else {
             // The connection is closing: nothing of this request went anywhere.
-            lease.spoiled();
-            match tally.attempts < MAX_ATTEMPTS {
-                true => continue,
-                false => {
-                    let flag = ResponseFlag::UpstreamConnectionFailure;
-                    let reply = LocalReply::new(503, flag, "upstream_connection_closing");
-                    return request.call.answer(role, reply, tally);
-                }
+            upstream.spoiled();
+            if tally.attempts < MAX_ATTEMPTS {
+                continue;
             }
+            let flag = ResponseFlag::UpstreamConnectionFailure;
+            let reply = LocalReply::new(503, flag, "upstream_connection_closing");
+            return request.call.answer(role, reply, tally);
         };
-        let StreamRequest {
-            head,
-            call,
-            body,
-            pump,
-        } = &mut *request;
-        let up = match (body.take(), &mut *pump) {
-            (Some(body), _) => {
-                let mut new = Pump::new(body, sink, call.is_grpc);
-                new.begin(empty, call.held.take());
-                pump.insert(new)
-            }
-            (None, Some(pump)) => {
-                pump.restart(sink, &mut replay);
-                pump
-            }
-            (None, None) => return,
+        let Some((head, call, up)) = request.begin(empty, sink, &mut replay) else {
+            return;
         };
         let each = policy.as_ref().and_then(|policy| policy.per_try_timeout);
         let limits = ExchangeLimits::new(&worker.timeouts, each, route.timeout());
@@ -214,13 +180,14 @@ async fn forward<R: HttpRole + 'static, D: StreamCodec>(
         flight.copy = copying.is_some().then_some(&copy as &dyn Fn(&Replay));
         flight.retry = policy.as_deref();
         let mut landing = fly(role, &route.ticket, head, &mut flight, call, tally).await;
-        let failed = failure(landing, &lease);
-        let again_is_fine = flight.is_held() && !is_plain_connect(head);
-        if let Some(failed) = failed.filter(|_| again_is_fine) {
+        let failed = failure(landing, &upstream).filter(|_| flight.is_held() && !connect);
+        if let Some(failed) = failed {
             let made = tally.attempts;
-            let harmless = failed.is_harmless(call.idempotent) && made < MAX_ATTEMPTS;
-            // The role is asked first: it may know a better place.
-            if attempt::again(role, route, failed, call, made).await || harmless {
+            let harmless = failed.is_harmless(call.idempotent);
+            stale = harmless && upstream.is_stale();
+            // The role is asked first where it may know a better place.
+            let again = stale || attempt::again(role, route, failed, call, made).await;
+            if again || (harmless && upstream.may_repeat(made)) {
                 continue;
             }
             if matches!(landing, ExchangeEnd::Held(_)) {
@@ -228,22 +195,51 @@ async fn forward<R: HttpRole + 'static, D: StreamCodec>(
                 landing = fly(role, &route.ticket, head, &mut flight, call, tally).await;
             }
         }
-        return flight.land(landing, role, call, tally);
+        flight.land(landing, role, call, tally);
+        if let (ExchangeEnd::Done, Some(kept)) = (landing, upstream.release()) {
+            keep(worker, route, kept, tally.finish());
+        }
+        return;
     }
 }
 
-/// A place for the next attempt; otherwise the client was answered, or is gone.
+/// A place for the next attempt, a fresh one after a `stale` one; otherwise the client was answered, or is gone.
 async fn reach<R: HttpRole + 'static, D: StreamCodec>(
     worker: &Rc<HttpWorker<R>>,
     role: &R,
     route: &mut RequestRoute<R>,
-    request: &mut StreamRequest<D>,
+    request: &mut StreamRequest<D, R::Upstream>,
     tally: &mut ExchangeRecord,
-) -> Option<Lease> {
-    let extended = request.head.protocol().is_some();
-    let acquire = async |route: &RequestRoute<R>| worker.http2.acquire(role, route, extended).await;
+    stale: bool,
+) -> Option<StreamUpstream<R::Upstream>> {
+    let (idempotent, extended) = (request.call.idempotent, request.call.is_upgrade);
+    let acquire = async |route: &RequestRoute<R>| {
+        if route.upstream == UpstreamHttp::Http2 {
+            let lease = worker.http2.acquire(role, route, extended).await;
+            return lease.map(StreamUpstream::Http2);
+        }
+        let pooled = match stale {
+            true => None,
+            false => checkout(worker, route, idempotent),
+        };
+        let reused = pooled.is_some();
+        let stream = match pooled {
+            Some(stream) => stream,
+            // Boxed: it is rare, and every stream would pay for its size.
+            None => Box::pin(connect(role, route)).await?,
+        };
+        let from_sidecar = route.to_sidecar;
+        let call = Http1Upstream::new(stream, reused, from_sidecar, &worker.buffers);
+        Ok(StreamUpstream::Http1(call))
+    };
+    if route.upstream == UpstreamHttp::Http1
+        && let Err(reply) = downgrade::check(&request.head, route.edit())
+    {
+        request.call.answer(role, reply, tally);
+        return None;
+    }
     match attempt::reach(role, route, request, tally, acquire).await {
-        Ok(lease) => return Some(lease),
+        Ok(upstream) => return Some(upstream),
         Err(MissingUpstream::Ended(end)) => request.call.give_up(role, end, tally),
         Err(MissingUpstream::Failed(failure)) => {
             let reply = LocalReply::unreached(&failure);
@@ -253,23 +249,35 @@ async fn reach<R: HttpRole + 'static, D: StreamCodec>(
     None
 }
 
-/// The head that goes on, with the attempt's number from the second on.
-fn request_block<R: HttpRole, D: StreamCodec>(
-    request: &mut StreamRequest<D>,
+/// Sends the head that goes on, with the attempt's number from the second on. None if the connection takes no more.
+fn send<R: HttpRole, D: StreamCodec>(
+    request: &mut StreamRequest<D, R::Upstream>,
     observer: Option<&dyn HeadObserver>,
     route: &RequestRoute<R>,
-    lease: &Lease,
-    attempt: u32,
-) -> Fields {
+    upstream: &StreamUpstream<R::Upstream>,
+    (attempt, empty): (u32, bool),
+) -> Option<SentRequest<R::Upstream>> {
     if let Some(observer) = observer {
-        observer.sends(lease.local_address());
+        observer.sends(upstream.local_address());
     }
-    let mut block = request.call.respond.block();
-    headers::forward_request(&request.head, observer, route.edit(), &mut block);
-    if attempt > 1 {
-        block.push("x-envoy-attempt-count", attempt.to_string().as_bytes());
+    let edit = route.edit();
+    match upstream {
+        StreamUpstream::Http1(call) => {
+            let head = &request.head;
+            call.begin(downgrade::request(head, empty, observer, edit, attempt));
+            let head = UpstreamHead::Http1(call.clone());
+            Some((head, UpstreamSink::Http1(call.clone())))
+        }
+        StreamUpstream::Http2(lease) => {
+            let mut block = request.call.respond.block();
+            headers::forward_request(&request.head, observer, edit, &mut block);
+            if attempt > 1 {
+                block.push("x-envoy-attempt-count", attempt.to_string().as_bytes());
+            }
+            let (response, sink) = lease.link.send_request(block, empty)?;
+            Some((UpstreamHead::Http2(response), UpstreamSink::Http2(sink)))
+        }
     }
-    block
 }
 
 /// Head of a copy, if the observer wants one.
@@ -285,15 +293,15 @@ fn copied_head<'a, R: HttpRole>(
 }
 
 /// Describes an attempt that failed. Gives up a connection without a future.
-fn failure(landing: ExchangeEnd, lease: &Lease) -> Option<Attempt> {
+fn failure<U: Io>(landing: ExchangeEnd, upstream: &StreamUpstream<U>) -> Option<Attempt> {
     match landing {
-        ExchangeEnd::Upstream(cause) => Some(lease.attempt(cause)),
+        ExchangeEnd::Upstream(cause) => upstream.attempt(cause),
         ExchangeEnd::Held(why) => Some(why),
         // As in HTTP/1.1: no answer in time is one of 504.
         ExchangeEnd::Timeout => Some(Attempt::Answered(504)),
         ExchangeEnd::Interim => {
             // The answer does not end; no other stream shall wait behind it.
-            lease.spoiled();
+            upstream.spoiled();
             None
         }
         _ => None,
@@ -305,7 +313,7 @@ async fn fly<R: HttpRole, D: StreamCodec>(
     role: &R,
     ticket: &R::Ticket,
     head: &Fields,
-    flight: &mut StreamFlight<'_, D>,
+    flight: &mut StreamFlight<'_, D, R::Upstream>,
     call: &mut ClientCall<D>,
     tally: &mut ExchangeRecord,
 ) -> ExchangeEnd {

@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use voile_http2::{Fields, SendStream};
+use voile_http2::Fields;
 
 use crate::http::codec::{AnswerSink as _, BodySource as _, StreamCodec};
 use crate::http::downstream_request::{DownstreamClient, DownstreamRequest, HeldRequest};
@@ -11,9 +11,11 @@ use crate::http::ending::ExchangeEnd;
 use crate::http::exchange_clock::ExchangeClock;
 use crate::http::external_check::{BodyPrefix, TakenBody};
 use crate::http::reply::{LocalReply, ReplyTraits};
+use crate::http::stream_upstream::UpstreamSink;
 use crate::http::timer::Timer;
-use crate::http::{ExchangeRecord, HttpHead, HttpRole};
-use crate::http2::stream_copy::Pump;
+use crate::http::{ExchangeRecord, HttpHead, HttpRole, Io};
+use crate::http2::conversions::headers::is_idempotent;
+use crate::http2::stream_copy::{Pump, Replay};
 
 /// The client's side of a stream.
 pub(crate) struct ClientCall<D: StreamCodec> {
@@ -24,6 +26,8 @@ pub(crate) struct ClientCall<D: StreamCodec> {
     pub(crate) is_head: bool,
     /// True for CONNECT, whatever protocol the tunnel carries.
     pub(crate) is_tunnel: bool,
+    /// The tunnel is one that HTTP/1.1 asks for by an upgrade.
+    pub(crate) is_upgrade: bool,
     pub(super) idempotent: bool,
     /// Part of the body that was read for a question: it goes first.
     pub(crate) held: Option<Box<TakenBody>>,
@@ -39,7 +43,8 @@ impl<D: StreamCodec> ClientCall<D> {
             is_grpc: head.is_grpc(),
             is_head: parts.method() == "HEAD",
             is_tunnel: parts.method() == "CONNECT",
-            idempotent: head.is_idempotent(),
+            is_upgrade: parts.protocol().is_some(),
+            idempotent: is_idempotent(head.method_meant()),
             held: None,
         }
     }
@@ -87,25 +92,61 @@ impl<D: StreamCodec> DownstreamClient for ClientCall<D> {
     }
 }
 
+/// Parts of a request in one of its attempts: head, client and the body on its way.
+pub(super) type AttemptParts<'r, D, U> = (
+    &'r Fields,
+    &'r mut ClientCall<D>,
+    &'r mut Pump<<D as StreamCodec>::Body, UpstreamSink<U>>,
+);
+
 /// A request on a stream.
-pub(crate) struct StreamRequest<D: StreamCodec> {
+pub(crate) struct StreamRequest<D: StreamCodec, U: Io> {
     pub(crate) head: Fields,
     pub(crate) call: ClientCall<D>,
     /// Its body, until something of it went on.
     pub(crate) body: Option<D::Body>,
     /// The body on its way.
-    pub(super) pump: Option<Pump<D::Body, SendStream>>,
+    pub(super) pump: Option<Pump<D::Body, UpstreamSink<U>>>,
 }
 
-impl<D: StreamCodec> StreamRequest<D> {
+impl<D: StreamCodec, U: Io> StreamRequest<D, U> {
     /// Returns true if nothing of a body is there, and none will come.
     pub(crate) fn is_empty(&self) -> bool {
         let ended = self.body.as_ref().is_some_and(D::Body::is_end_stream);
         ended && self.call.held.is_none()
     }
+
+    /// The parts of an attempt whose head went into this sink; none where nothing is there to be sent again.
+    pub(super) fn begin(
+        &mut self,
+        empty: bool,
+        sink: UpstreamSink<U>,
+        replay: &mut Replay,
+    ) -> Option<AttemptParts<'_, D, U>> {
+        let Self {
+            head,
+            call,
+            body,
+            pump,
+        } = self;
+        let up = match (body.take(), pump) {
+            (Some(body), pump) => {
+                let mut new = Pump::new(body, sink, call.is_grpc);
+                new.begin(empty, call.held.take());
+                pump.insert(new)
+            }
+            (None, Some(pump)) => {
+                pump.restart(sink, replay);
+                pump.begin(empty, None);
+                pump
+            }
+            (None, None) => return None,
+        };
+        Some((head, call, up))
+    }
 }
 
-impl<D: StreamCodec> DownstreamRequest for StreamRequest<D> {
+impl<D: StreamCodec, U: Io> DownstreamRequest for StreamRequest<D, U> {
     fn client(&mut self) -> &mut impl DownstreamClient {
         &mut self.call
     }
@@ -114,8 +155,10 @@ impl<D: StreamCodec> DownstreamRequest for StreamRequest<D> {
         HttpHead::Http2(&self.head)
     }
 
+    /// So is a handshake that the bytes of its tunnel follow.
     fn is_received(&self) -> bool {
         match &self.body {
+            _ if self.call.is_upgrade => true,
             Some(body) => body.is_received(),
             None => self.pump.as_ref().is_some_and(Pump::is_received),
         }
@@ -123,7 +166,7 @@ impl<D: StreamCodec> DownstreamRequest for StreamRequest<D> {
 }
 
 /// The held part is not read again.
-impl<D: StreamCodec> HeldRequest for StreamRequest<D> {
+impl<D: StreamCodec, U: Io> HeldRequest for StreamRequest<D, U> {
     fn has_body(&self) -> bool {
         !self.call.is_tunnel && !self.is_empty()
     }

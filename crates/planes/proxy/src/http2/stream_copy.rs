@@ -116,13 +116,18 @@ impl<F: BodySource, T: BodySink> Pump<F, T> {
         }
     }
 
+    /// Returns true if all of it left.
     pub(crate) fn is_done(&self) -> bool {
-        self.done
+        self.done && !self.stalled
     }
 
     /// Returns true if all of the body was received, passed on or not.
     pub(crate) fn is_received(&self) -> bool {
         self.done || self.source.is_received()
+    }
+
+    pub(crate) fn source(&self) -> &F {
+        &self.source
     }
 
     pub(crate) fn sink(&mut self) -> &mut T {
@@ -131,7 +136,7 @@ impl<F: BodySource, T: BodySink> Pump<F, T> {
 
     /// Marks the end: no more chunks are passed on.
     pub(crate) fn finish(&mut self) {
-        self.done = true;
+        (self.done, self.stalled) = (true, false);
     }
 
     /// Passes on nothing, or first what was taken before, whose sender has its window back already.
@@ -163,6 +168,28 @@ impl<F: BodySource, T: BodySink> Pump<F, T> {
 
     /// Passes on what there is, without trailers of these names. Ready when the end went on too.
     pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        replay: Option<&mut Replay>,
+        forbidden: &Names,
+    ) -> Poll<Result<(), BrokenSide>> {
+        self.stalled = false;
+        let passed = self.poll_pass(cx, replay, forbidden);
+        if let Poll::Ready(Err(_)) = passed {
+            return passed;
+        }
+        // Also while more is to come: no bytes wait here for the peer's next.
+        match self.sink.poll_flush(cx) {
+            Poll::Ready(Ok(())) => passed,
+            Poll::Ready(Err(cause)) => Poll::Ready(Err(BrokenSide::Sink(cause))),
+            Poll::Pending => {
+                self.stalled = true;
+                Poll::Pending
+            }
+        }
+    }
+
+    fn poll_pass(
         &mut self,
         cx: &mut Context<'_>,
         mut replay: Option<&mut Replay>,

@@ -36,7 +36,7 @@ pub(crate) async fn reach<D: DownstreamRequest, R: HttpRole, U>(
         begin(route, tally);
         // A tunnel has no end that could be waited for.
         let limit = route.timeout();
-        let limit = limit.filter(|_| request.head().method() != "CONNECT");
+        let limit = limit.filter(|_| request.head().method_meant() != "CONNECT");
         let opened = {
             let connecting = pin!(connect(route));
             wait(request, limit, connecting).await

@@ -5,13 +5,14 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 use voile_http1::{RequestIndex, ResponseIndex};
 use voile_http2::HeadBudget;
 
 use crate::http::exchange_clock::ExchangeClock;
+use crate::http::io::Io;
 use crate::http::limits::{BUFFER_BYTES, MAX_FREE_BUFFERS};
 
 /// The free buffers of one worker. Clones share the same list.
@@ -80,6 +81,36 @@ impl Buffers {
             drop(free);
             self.http2.freed(buffer.bytes.len());
         }
+    }
+
+    /// Reads once behind what of an answer is at hand. Lends a buffer, and only while it has bytes.
+    pub(crate) fn poll_read<S: Io>(
+        &self,
+        cx: &mut Context<'_>,
+        slot: &mut Option<Buffer>,
+        stream: &mut S,
+    ) -> Poll<io::Result<usize>> {
+        let buffer = match slot {
+            Some(buffer) => buffer,
+            None => {
+                ready!(stream.poll_readable(cx))?;
+                slot.insert(self.take())
+            }
+        };
+        if buffer.is_empty() {
+            (buffer.start, buffer.end) = (0, 0);
+        } else if buffer.room() == 0 {
+            // Only an unfinished head is kept over a read; the codec bounds it.
+            buffer.compact();
+            buffer.grow(buffer.end);
+        }
+        let read = buffer.poll_read(cx, stream);
+        if read.is_pending()
+            && let Some(empty) = slot.take_if(|buffer| buffer.is_empty())
+        {
+            self.give(empty);
+        }
+        read
     }
 
     pub(crate) fn take_desk(&self) -> Box<ExchangeBuffers> {
@@ -168,7 +199,7 @@ impl Buffer {
     ) -> Poll<io::Result<usize>> {
         debug_assert!(self.room() > 0);
         let mut room = ReadBuf::new(&mut self.bytes[self.end..]);
-        std::task::ready!(Pin::new(stream).poll_read(cx, &mut room))?;
+        ready!(Pin::new(stream).poll_read(cx, &mut room))?;
         let read = room.filled().len();
         self.end += read;
         Poll::Ready(Ok(read))

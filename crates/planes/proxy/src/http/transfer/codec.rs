@@ -1,5 +1,5 @@
 //! The handles by which an exchange reads a stream and writes one, whichever version moves its bytes: heads, body pieces,
-//! trailers, resets. HTTP/2 and HTTP/3 implement them; a failure is told in the words of HTTP/2.
+//! trailers, resets. A failure is told in the words of HTTP/2.
 
 use std::task::{Context, Poll};
 
@@ -39,6 +39,12 @@ pub(crate) trait BodySink: Unpin {
     fn send_data(&mut self, data: Bytes, end: bool) -> Result<(), Failure>;
 
     fn send_trailers(&mut self, trailers: Fields) -> Result<(), Failure>;
+
+    /// Ready when all that was sent has left, as far as this end sees to that: a task of its own does for streams.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        let _ = cx;
+        Poll::Ready(Ok(()))
+    }
 
     fn send_reset(&mut self, reason: ErrorCode);
 

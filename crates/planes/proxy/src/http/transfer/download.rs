@@ -317,26 +317,10 @@ impl Download {
         upstream: &mut U,
         buffers: &Buffers,
     ) -> Poll<std::io::Result<usize>> {
-        let buffer = match &mut self.buffer {
-            Some(buffer) => buffer,
-            None => {
-                ready!(upstream.poll_readable(cx))?;
-                self.buffer.insert(buffers.take())
-            }
-        };
-        if buffer.is_empty() {
-            (buffer.start, buffer.end) = (0, 0);
+        if self.buffer.as_ref().is_none_or(Buffer::is_empty) {
             (self.write_from, self.write_to) = (0, 0);
-        } else if buffer.room() == 0 {
-            // Only an unfinished head is kept over a read; the codec bounds it.
-            buffer.compact();
-            buffer.grow(buffer.end);
         }
-        let read = buffer.poll_read(cx, upstream);
-        if read.is_pending() && buffer.is_empty() {
-            self.give_buffer(buffers);
-        }
-        read
+        buffers.poll_read(cx, &mut self.buffer, upstream)
     }
 
     /// Returns the buffer to the pool, if there is one.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use voile_http2::{ErrorCode, Failure};
+use voile_http2::Failure;
 use voile_transport::SocketEvents;
 
 /// A byte stream that the engine can serve: plain TCP, or TLS over it.
@@ -29,25 +29,9 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
     /// Makes the coming drop noticeable to the peer as an error (TCP: reset instead of FIN; TLS: also no close_notify).
     fn abort(&mut self);
 
-    /// Ends an answer within its body, for a stream of HTTP/2 with this code. A connection shows the cut by its end.
-    fn cut(&mut self, code: ErrorCode) {
-        let _ = code;
-    }
-
-    /// Ready once the peer has given up, however much of its data is unread. Streams that cannot tell are pending.
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let _ = cx;
-        Poll::Pending
-    }
-
     /// Returns true if the peer has closed its sending side, by the kernel's state at this moment, however much of its data is
     /// unread. Streams that cannot tell return false.
     fn has_left(&self) -> bool {
-        false
-    }
-
-    /// Returns true if the peer may be silent within its request: a gRPC caller, which has nothing to say.
-    fn may_be_silent(&self) -> bool {
         false
     }
 
@@ -70,12 +54,6 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
     /// Time since the connection was opened. Streams that cannot tell return none.
     fn age(&self) -> Option<Duration> {
         None
-    }
-
-    /// Returns true if closing with unread bytes may destroy written bytes. HTTP/2's streams are reset with NO_ERROR
-    /// instead (RFC 9113 section 8.1).
-    fn lingers(&self) -> bool {
-        true
     }
 
     /// Why the stream failed, if it is one of HTTP/2 and did.

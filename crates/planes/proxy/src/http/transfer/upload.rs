@@ -48,8 +48,8 @@ pub(crate) struct Upload {
     pub(crate) broken: bool,
     /// Waiting for the upstream to take bytes.
     pub(crate) stalled: bool,
-    /// The client may leave the body out: it asked first (`Expect`), or it is no connection of its own. Then the engine does
-    /// not wait for the remainder after an answer.
+    /// The client may leave the body out: it asked first (`Expect`). Then the engine does not wait for the remainder after an
+    /// answer.
     may_be_left_out: bool,
 }
 

@@ -6,7 +6,7 @@ use voile_http1::{MAX_FORWARDED_HEADERS, MAX_HEADERS, loosely_equal};
 use voile_http2::Fields;
 
 use crate::http::external_check::{Names, lines};
-use crate::http::{HeadEdit, HeadObserver};
+use crate::http::{HeadEdit, HeadObserver, HttpHead};
 use crate::http2::websocket::is_plain_connect;
 
 /// Fields removed in both directions because a forged one would be believed further on.
@@ -88,6 +88,13 @@ fn is_authority(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(plain)
 }
 
+/// The authority that goes on.
+pub(crate) fn authority<'a>(head: &'a Fields, edit: HeadEdit<'a>) -> &'a str {
+    let renamed = edit.authority.filter(|_| !is_plain_connect(head));
+    let named = renamed.or_else(|| HttpHead::Http2(head).authority());
+    named.or(edit.default_authority).unwrap_or(NO_AUTHORITY)
+}
+
 /// The request that goes on over HTTP/2, in `out`, as the route edits it.
 pub(crate) fn forward_request(
     head: &Fields,
@@ -95,30 +102,28 @@ pub(crate) fn forward_request(
     edit: HeadEdit<'_>,
     out: &mut Fields,
 ) {
-    let host = || std::str::from_utf8(head.get("host")?).ok();
-    let renamed = edit.authority.filter(|_| !is_plain_connect(head));
-    let named = renamed.or_else(|| head.authority()).or_else(host);
-    let authority = named.or(edit.default_authority);
     out.push(":method", head.method().as_bytes());
     if let Some(path) = edit.path.or_else(|| head.path()) {
         out.push(":scheme", head.scheme().unwrap_or("http").as_bytes());
         out.push(":path", path.as_bytes());
     }
-    out.push(":authority", authority.unwrap_or(NO_AUTHORITY).as_bytes());
+    out.push(":authority", authority(head, edit).as_bytes());
     if let Some(protocol) = head.protocol() {
         out.push(":protocol", protocol.as_bytes());
     }
-    let left_out = observer.map_or(&[][..], |observer| observer.leaves_out());
-    let is_left_out = |name: &str| {
-        let mut known = left_out.iter();
-        known.any(|known| loosely_equal(name.as_bytes(), known.as_bytes()))
-    };
     out.extend_from(head, |name, value| {
-        name != "host" && travels(name, value) && !is_left_out(name)
+        name != "host" && travels(name, value) && !is_left_out(observer, name)
     });
     if let Some(observer) = observer {
         add_lines(out, observer.adds());
     }
+}
+
+/// Returns true if a field of the request does not go on as it came.
+pub(crate) fn is_left_out(observer: Option<&dyn HeadObserver>, name: &str) -> bool {
+    let left_out = observer.map_or(&[][..], |observer| observer.leaves_out());
+    let mut known = left_out.iter();
+    known.any(|known| loosely_equal(name.as_bytes(), known.as_bytes()))
 }
 
 /// Removes the fields that no proxy passes on.
@@ -144,8 +149,7 @@ pub(crate) fn travels(name: &str, value: &[u8]) -> bool {
 fn is_forged(name: &str) -> bool {
     let is = |canonical: &str| loosely_equal(name.as_bytes(), canonical.as_bytes());
     match name.len() {
-        14 => name != "content-length" && is("content-length"),
-        17 => is("transfer-encoding"),
+        14 | 17 => is_ambiguous(name),
         // One sidecar's word to another over HTTP/1.1; over HTTP/2 REFUSED_STREAM says it.
         19 => name == "x-voile-unprocessed",
         21 | 23 | 24 => IDENTITY_FIELDS.iter().any(|field| is(field)),
@@ -153,7 +157,17 @@ fn is_forged(name: &str) -> bool {
     }
 }
 
-/// The same for trailers, which frame and route nothing; those that are forbidden go, too.
+/// Returns true for a name that a careless receiver takes for framing.
+pub(crate) fn is_ambiguous(name: &str) -> bool {
+    let is = |canonical: &str| loosely_equal(name.as_bytes(), canonical.as_bytes());
+    match name.len() {
+        14 => name != "content-length" && is("content-length"),
+        17 => is("transfer-encoding"),
+        _ => false,
+    }
+}
+
+/// As [`clean`], for trailers, which frame and route nothing; those that are forbidden go, too.
 pub(crate) fn clean_trailers(trailers: &mut Fields, forbidden: &Names) {
     clean(trailers);
     trailers.remove("host");

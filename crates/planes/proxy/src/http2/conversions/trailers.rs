@@ -13,7 +13,7 @@ use crate::http::codec::BodySink;
 use crate::http2::stream_copy::poll_give;
 
 /// The trailers that complete lines say, `name: value\r\n` each, as the codec has checked them; none where nothing is left.
-pub(in crate::http2) fn read(lines: &[u8]) -> Option<Fields> {
+pub(crate) fn read(lines: &[u8]) -> Option<Fields> {
     let mut trailers = Fields::new();
     for line in lines.split(|byte| *byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -28,7 +28,7 @@ pub(in crate::http2) fn read(lines: &[u8]) -> Option<Fields> {
 }
 
 /// The end of a chunked body with these trailers.
-pub(in crate::http2) fn write_end(trailers: Option<&Fields>, out: &mut Vec<u8>) {
+pub(crate) fn write_end(trailers: Option<&Fields>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"0\r\n");
     for (name, value) in trailers.into_iter().flat_map(Fields::iter) {
         if !is_forbidden_trailer(name) {

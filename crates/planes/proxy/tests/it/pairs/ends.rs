@@ -163,19 +163,18 @@ fn a_server_that_breaks_off_gives_no_whole_answer() {
 #[test]
 fn a_server_that_cannot_be_reached_is_answered_for() {
     check_table(&[
-        // To an HTTP/2 server, an HTTP/2 body is not read before there is a connection.
+        // The body of a stream is not read before there is a connection.
         (
             "nobody listens",
             PLAIN.server(Server::Missing),
-            "1→1 1→2 2→1 | 503 UF upstream_connection_failure 5/19 1: 503
-             2→2         | 503 UF upstream_connection_failure 0/19 1: 503",
+            "1→1 1→2 | 503 UF upstream_connection_failure 5/19 1: 503
+             2→1 2→2 | 503 UF upstream_connection_failure 0/19 1: 503",
         ),
         (
             "to a gRPC call",
             PLAIN.request(CALL).server(Server::Missing),
             "1→1 1→2 | 200 UF upstream_connection_failure 20/0 1 grpc 14 0/0: 200
-             2→1     | 200 UF upstream_connection_failure 10/0 1 grpc 14 1/0: 200
-             2→2     | 200 UF upstream_connection_failure 0/0 1 grpc 14 0/0: 200",
+             2→1 2→2 | 200 UF upstream_connection_failure 0/0 1 grpc 14 0/0: 200",
         ),
         (
             "to a tunnel of gRPC",
@@ -191,8 +190,8 @@ fn a_server_that_cannot_be_reached_is_answered_for() {
         (
             "again",
             PLAIN.server(Server::Missing).retry("connect-failure"),
-            "1→1 1→2 2→1 | 503 UF upstream_connection_failure 5/19 2: 503
-             2→2         | 503 UF upstream_connection_failure 0/19 2: 503",
+            "1→1 1→2 | 503 UF upstream_connection_failure 5/19 2: 503
+             2→1 2→2 | 503 UF upstream_connection_failure 0/19 2: 503",
         ),
     ]);
 }
@@ -279,13 +278,12 @@ fn a_client_that_gives_up_ends_its_exchange() {
             HALF.event(Event::DisconnectsWithin),
             "all | 200 DC downstream_remote_disconnect 5/4 1: left",
         ),
-        // To an HTTP/2 server the body is not read before there is a connection.
+        // The body of a stream is not read before there is a connection.
         (
             "while a connection is opened",
             PLAIN.server(Server::Unreachable).event(Event::Leaves),
             "1→1 1→2 | 0 DC downstream_remote_disconnect 5/0 1: left
-             2→1     | 0 DR http2.remote_reset 5/0 1: left
-             2→2     | 0 DR http2.remote_reset 0/0 1: left",
+             2→1 2→2 | 0 DR http2.remote_reset 0/0 1: left",
         ),
         (
             "while a connection is opened, within its body",
@@ -294,8 +292,7 @@ fn a_client_that_gives_up_ends_its_exchange() {
                 .server(Server::Unreachable)
                 .event(Event::Leaves),
             "1→1 1→2 | 0 DC downstream_remote_disconnect 5/0 1: left
-             2→1     | 0 DR http2.remote_reset 5/0 1: left
-             2→2     | 0 DR http2.remote_reset 0/0 1: left",
+             2→1 2→2 | 0 DR http2.remote_reset 0/0 1: left",
         ),
         // A connection of HTTP/1.1 that ends behind more than one buffer is not noticed before there is a connection.
         (
@@ -402,14 +399,14 @@ fn a_limit_ends_the_exchange() {
         (
             "a connect",
             PLAIN.server(Server::Unreachable).limit(Limit::Connect),
-            "1→1 1→2 2→1 | 503 UF upstream_connection_failure 5/25 1: 503
-             2→2         | 503 UF upstream_connection_failure 0/25 1: 503",
+            "1→1 1→2 | 503 UF upstream_connection_failure 5/25 1: 503
+             2→1 2→2 | 503 UF upstream_connection_failure 0/25 1: 503",
         ),
         (
             "an answer, while a connection is opened",
             PLAIN.server(Server::Unreachable).limit(Limit::Answer),
-            "1→1 1→2 2→1 | 504 UT response_timeout 5/17 1: 504
-             2→2         | 504 UT response_timeout 0/17 1: 504",
+            "1→1 1→2 | 504 UT response_timeout 5/17 1: 504
+             2→1 2→2 | 504 UT response_timeout 0/17 1: 504",
         ),
         (
             "the head of an answer",

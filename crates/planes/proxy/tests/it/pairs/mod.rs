@@ -16,6 +16,7 @@
 //! Where pairs differ and nothing says why, the row has a comment that begins with `Unmeant`.
 
 mod client;
+mod crossing;
 mod ends;
 mod server;
 mod terms;
