@@ -4,7 +4,7 @@
 use super::Variant;
 
 /// All sets that a definition may name, alone or joined by `+`; the first changes nothing.
-pub(super) const FEATURES: [&str; 14] = [
+pub(super) const FEATURES: [&str; 16] = [
     "default",
     "no-metrics",
     "detection",
@@ -15,6 +15,8 @@ pub(super) const FEATURES: [&str; 14] = [
     "tracing-1",
     "demo",
     "out-of-process",
+    "ext-authz",
+    "rate-limits",
     "round-robin",
     "least-request",
     "policies",
@@ -84,6 +86,22 @@ spec:
     name: authorizer
   rules:
   - {}
+";
+
+/// A limit that each request counts in and none reaches.
+const RATE_LIMIT: &str = "apiVersion: voile.dev/v1
+kind: RateLimit
+metadata:
+  name: counted
+  namespace: lab
+spec:
+  selector:
+    matchLabels:
+      app: server
+  rules:
+  - limits:
+    - requests: 1000000
+      per: 1s
 ";
 
 /// DestinationRules that choose the load balancer for the called services, in a user's form.
@@ -179,6 +197,10 @@ fn adds(feature: &str) -> Option<(&'static str, String)> {
             let title = "metrics off, by a Telemetry resource";
             return Some((title, NO_METRICS.to_owned()));
         }
+        "rate-limits" => {
+            let title = "a rate limit at the server that no request reaches";
+            return Some((title, RATE_LIMIT.to_owned()));
+        }
         "detection" => return Some(("ports without a protocol: detection on", String::new())),
         "round-robin" => {
             let title = "round robin, by a DestinationRule";
@@ -228,6 +250,13 @@ fn adds(feature: &str) -> Option<(&'static str, String)> {
             MeshConfig {
                 log: LOG_FILE,
                 sampling: Some(100),
+                ..plain
+            },
+        ),
+        "ext-authz" => (
+            "external authorization of every request over gRPC",
+            MeshConfig {
+                asks: true,
                 ..plain
             },
         ),
