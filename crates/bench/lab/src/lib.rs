@@ -50,7 +50,7 @@ pub use graph::{GraphSettings, measure_graph};
 pub use node_crowd::{NodeCrowdSettings, measure_node_crowd};
 pub use path_privacy::without as without_places;
 pub use plan::SlicePlan;
-pub use preset::{preset, presets};
+pub use preset::{curves, preset, presets};
 pub use record_folder::{
     ExperimentOutcome, Format, RECORD, default_folder, read, redraw, scene_json,
     write as write_file, write_plots, write_scene,

@@ -36,6 +36,33 @@ const COMMITTED: [Committed; 6] = [
 
 const CLAIMS: &str = include_str!("../../../../benchmarks/presets/claims.toml");
 
+/// The experiments behind the curves of `voile plan`: sidecars, and node proxies where this machine can make network namespaces.
+///
+/// # Errors
+/// If a committed definition is wrong.
+pub fn curves() -> Result<Vec<Definition>, String> {
+    let committed = [
+        (
+            "curves.toml",
+            include_str!("../../../../benchmarks/curves.toml"),
+        ),
+        (
+            "curves-node.toml",
+            include_str!("../../../../benchmarks/curves-node.toml"),
+        ),
+    ];
+    let parsed = committed
+        .into_iter()
+        .map(|(file, text)| Definition::parse(file, text).map_err(|e| e.to_string()));
+    let mut definitions = parsed.collect::<Result<Vec<_>, _>>()?;
+    if let Err(why) = Network::possible() {
+        definitions.truncate(1);
+        let missing = format!("node proxies and waypoints are not measured: {why}");
+        definitions[0].missing.push(missing);
+    }
+    Ok(definitions)
+}
+
 /// The names of all presets, in the order `all` runs them.
 #[must_use]
 pub fn presets() -> Vec<&'static str> {

@@ -43,7 +43,10 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "bug-report",
         ],
     ),
-    ("Measure", &["bench", "load", "fortio", "graph", "echo"]),
+    (
+        "Measure",
+        &["bench", "load", "fortio", "graph", "plan", "echo"],
+    ),
     (
         "Experts",
         &[

@@ -49,7 +49,7 @@ use self::inspect::{
 use self::kubernetes::{
     bug_report, check, cni, inject, install, node_agent, tag, uninstall, upgrade,
 };
-use self::lab::{bench, crowd, decide, fortio, graph, load};
+use self::lab::{bench, crowd, decide, fortio, graph, load, plan};
 use self::runtime::{on_runtime, print, told};
 use self::serve::{agent, control, echo, proxy, redirect, relay, revoke, token, up, wait};
 
@@ -144,6 +144,8 @@ enum Command {
     Fortio(fortio::FortioArgs),
     #[command(about = "Check, make, draw and run graphs of synthetic services")]
     Graph(graph::GraphArgs),
+    #[command(about = "Predict what a mesh will cost a graph of services")]
+    Plan(Box<plan::PlanArgs>),
     #[command(about = "Serve HTTP, gRPC and TCP answers of chosen size, delay and status")]
     Echo(echo::EchoArgs),
     #[command(
@@ -200,6 +202,7 @@ impl Voile {
             Command::Load(args) => load::run(&args),
             Command::Fortio(args) => fortio::run(args),
             Command::Graph(args) => graph::run(args),
+            Command::Plan(args) => plan::run(&args),
             Command::Echo(args) => echo::run(args),
             Command::Decide(args) => decide::run(&args),
             Command::Relay(args) => relay::run(args),

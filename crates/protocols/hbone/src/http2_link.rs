@@ -64,6 +64,13 @@ pub struct Wire {
     said: bool,
 }
 
+/// Streams hear that nothing moves their bytes any more, whatever ended the driver.
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.link.borrow().closed();
+    }
+}
+
 impl Wire {
     /// The connection of `link` on a stream whose handshake is done.
     #[must_use]

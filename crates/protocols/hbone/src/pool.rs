@@ -362,7 +362,6 @@ async fn drive<K, E>(
         None => pool.alone.set(pool.alone.get() - 1),
     }
     wire.close().await;
-    open.link.borrow().closed();
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ mod layout;
 mod svg;
 
 pub use dot::dot;
-pub use svg::svg;
+pub use svg::{svg, tinted};
 
 use crate::model::{Graph, GraphService, Memory, Probability, ScriptStep, ServiceCall, Step};
 use crate::size;

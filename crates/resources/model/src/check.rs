@@ -16,8 +16,8 @@ mod telemetry;
 mod workloads;
 
 use loading::{
-    assemble, beside, checker, document, istio_metadata, kinds, last_good, merge, read_files,
-    values,
+    assemble, beside, checker, document, header, istio_metadata, kinds, last_good, merge,
+    read_files, values,
 };
 
 use workloads::{controller, endpoint_slice, kubernetes, networking, pod, probe, slices, topology};

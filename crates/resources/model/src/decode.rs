@@ -14,6 +14,11 @@ use crate::codes;
 use crate::text::clip;
 use crate::yaml::{ResolvedScalar, Scalar, Value, YamlNode};
 
+/// Text with its place.
+pub(crate) type Text = SpannedValue<Arc<str>>;
+/// A mapping of text to text.
+pub(crate) type TextMap = Vec<(Text, Text)>;
+
 /// A node and the way to it.
 #[derive(Clone)]
 pub struct Cursor<'a> {
@@ -214,7 +219,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// As a mapping of text to text.
-    pub fn text_map(&self) -> crate::written::TextMap {
+    pub fn text_map(&self) -> TextMap {
         self.entries()
             .into_iter()
             .filter_map(|(key, value)| {

@@ -34,5 +34,4 @@ mod attach;
 mod decode;
 mod logs;
 mod text;
-mod written;
 mod yaml;

@@ -4,7 +4,7 @@
 use super::Variant;
 
 /// All sets that a definition may name, alone or joined by `+`; the first changes nothing.
-pub(super) const FEATURES: [&str; 14] = [
+pub(super) const FEATURES: [&str; 16] = [
     "default",
     "no-metrics",
     "detection",
@@ -15,6 +15,8 @@ pub(super) const FEATURES: [&str; 14] = [
     "tracing-1",
     "demo",
     "out-of-process",
+    "ext-authz",
+    "rate-limits",
     "round-robin",
     "least-request",
     "policies",
@@ -84,6 +86,22 @@ spec:
     name: authorizer
   rules:
   - {}
+";
+
+/// A limit that each request counts in and none reaches.
+const RATE_LIMIT: &str = "apiVersion: voile.dev/v1
+kind: RateLimit
+metadata:
+  name: counted
+  namespace: lab
+spec:
+  selector:
+    matchLabels:
+      app: server
+  rules:
+  - limits:
+    - requests: 1000000
+      per: 1s
 ";
 
 /// DestinationRules that choose the load balancer for the called services, in a user's form.
@@ -173,21 +191,33 @@ const LOG_JSON: &str = "    accessLogFile: ${FOLDER}/access.log\n    accessLogEn
 
 /// Title of a feature set, and the resources that it adds.
 fn adds(feature: &str) -> Option<(&'static str, String)> {
+    let (title, resources) = match feature {
+        "no-metrics" => (
+            "metrics off, by a Telemetry resource",
+            NO_METRICS.to_owned(),
+        ),
+        "rate-limits" => (
+            "a rate limit at the server that no request reaches",
+            RATE_LIMIT.to_owned(),
+        ),
+        "detection" => ("ports without a protocol: detection on", String::new()),
+        "round-robin" => (
+            "round robin, by a DestinationRule",
+            balanced_by("ROUND_ROBIN"),
+        ),
+        "least-request" => (
+            "least request of two endpoints, by a DestinationRule",
+            balanced_by("LEAST_REQUEST"),
+        ),
+        _ => return configures(feature).map(|(title, config)| (title, config.to_yaml())),
+    };
+    Some((title, resources))
+}
+
+/// Title of a feature set, and its mesh configuration.
+fn configures(feature: &str) -> Option<(&'static str, MeshConfig)> {
     let plain = MeshConfig::default();
-    let (title, config) = match feature {
-        "no-metrics" => {
-            let title = "metrics off, by a Telemetry resource";
-            return Some((title, NO_METRICS.to_owned()));
-        }
-        "detection" => return Some(("ports without a protocol: detection on", String::new())),
-        "round-robin" => {
-            let title = "round robin, by a DestinationRule";
-            return Some((title, balanced_by("ROUND_ROBIN")));
-        }
-        "least-request" => {
-            let title = "least request of two endpoints, by a DestinationRule";
-            return Some((title, balanced_by("LEAST_REQUEST")));
-        }
+    Some(match feature {
         "access-log" => (
             "an access log of both sidecars, Istio's text, into a file",
             MeshConfig {
@@ -231,6 +261,13 @@ fn adds(feature: &str) -> Option<(&'static str, String)> {
                 ..plain
             },
         ),
+        "ext-authz" => (
+            "external authorization of every request over gRPC",
+            MeshConfig {
+                asks: true,
+                ..plain
+            },
+        ),
         "out-of-process" => (
             "like Mixer: external authorization of every request over gRPC, and an access log to another service",
             MeshConfig {
@@ -240,8 +277,7 @@ fn adds(feature: &str) -> Option<(&'static str, String)> {
             },
         ),
         _ => return None,
-    };
-    Some((title, config.to_yaml()))
+    })
 }
 
 /// That contestant with these feature sets, as `no-metrics+detection`; or the reason why there is none.

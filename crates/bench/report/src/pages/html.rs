@@ -30,7 +30,8 @@ pub(crate) fn style() -> String {
 }
 
 /// Everything before a page's first paragraph.
-pub(crate) fn head(title: &str) -> String {
+#[must_use]
+pub fn head(title: &str) -> String {
     let title = escape(title);
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\

@@ -2,6 +2,7 @@
 
 mod agent;
 mod control_plane;
+mod curves;
 mod graph;
 mod nodes;
 mod outcome;
@@ -124,6 +125,11 @@ enum BenchCommand {
     /// counted the calls that the graph makes. Writes a folder: report.html, results.csv, graph.json, graph.svg, plots.
     /// About two minutes.
     Graph(graph::BenchGraphArgs),
+    /// Measure the curves by which `voile plan` predicts: cost by rate, connections and size, and of each feature.
+    ///
+    /// Runs benchmarks/curves.toml and, as root, curves-node.toml, each with its record in a common folder [default:
+    /// voile-results/DATE-curves], and writes a file of curves. --resume continues. About ten minutes.
+    Curves(Box<curves::BenchCurvesArgs>),
     /// Measure how fast a change reaches the proxies of a large mesh, and its cost for the control plane.
     ///
     /// Generates a folder of resources, runs `voile control` on it and `voile crowd` as its proxies (real streams over
@@ -284,6 +290,7 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
         BenchCommand::Agreement(comparison) => agreement(&comparison),
         BenchCommand::Generators(comparison) => generators(&comparison),
         BenchCommand::Graph(args) => graph::run(&args),
+        BenchCommand::Curves(args) => curves::run(&args),
         BenchCommand::ControlPlane(args) => control_plane::run(&args),
         BenchCommand::Sidecars(args) => sidecars::run(&args),
         BenchCommand::Nodes(args) => nodes::run(&args),

@@ -1,7 +1,7 @@
 //! `voile graph`: service graphs, from text to pictures, meshes and running processes. One file per group of subcommands.
 
 mod draw;
-mod files;
+pub(super) mod files;
 mod generate;
 mod mesh;
 mod run;

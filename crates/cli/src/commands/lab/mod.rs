@@ -6,3 +6,4 @@ pub(crate) mod decide;
 pub(crate) mod fortio;
 pub(crate) mod graph;
 pub(crate) mod load;
+pub(crate) mod plan;

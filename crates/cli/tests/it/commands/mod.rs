@@ -8,5 +8,6 @@ mod graph;
 mod inject;
 mod install;
 mod load;
+mod plan;
 mod tools_agree;
 mod wait;

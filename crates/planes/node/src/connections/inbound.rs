@@ -73,33 +73,24 @@ pub(crate) async fn tunnels(
     };
     let mut connection = Connection::server(&CONFIG, worker.pool.blocks().clone());
     connection.set_source(source_number(peer.ip(), &proven.identity.to_string()));
-    let link = OpenLink(Link::new(connection));
+    let link = Link::new(connection);
     let calling = Rc::new(CallingProxy {
         pod: Arc::clone(pod),
         proven: Rc::new(proven),
         peer,
         local,
     });
-    let mut wire = Wire::new(stream, link.0.clone());
+    let mut wire = Wire::new(stream, link.clone());
     let begin = |request| tunnel(Rc::clone(worker), Rc::clone(&calling), request);
     let end = tokio::select! {
-        end = serve(&mut wire, &link.0, pod.is_at(PodLife::Leaving), begin) => end,
+        end = serve(&mut wire, &link, pod.is_at(PodLife::Leaving), begin) => end,
         () = pod.is_at(PodLife::Gone) => {
-            link.0.borrow().abort(ErrorCode::NO_ERROR);
+            link.borrow().abort(ErrorCode::NO_ERROR);
             Http2End::Closed
         }
     };
     tracing::debug!(?end, %peer, "an HBONE connection ended");
     wire.close().await;
-}
-
-/// Ends the tunnels of a connection with it, also when its task is aborted for want of memory.
-struct OpenLink(Link);
-
-impl Drop for OpenLink {
-    fn drop(&mut self) {
-        self.0.borrow().closed();
-    }
 }
 
 /// Does the handshake with a caller, within the limits of unproven ones. Returns why there is none.

@@ -26,6 +26,13 @@ pub(crate) struct Wire<S> {
     heard: bool,
 }
 
+/// Streams have tasks of their own: they hear that nothing moves their bytes any more, whatever ended this one.
+impl<S> Drop for Wire<S> {
+    fn drop(&mut self) {
+        self.link.borrow().closed();
+    }
+}
+
 impl<S: Io> Wire<S> {
     pub(crate) fn new(stream: S, link: Link, buffers: Buffers) -> Self {
         Self {

@@ -21,6 +21,10 @@ const MARGIN: f64 = 24.0;
 /// Height of the title above everything.
 const TITLE: f64 = 44.0;
 
+/// Colour of a share, and its opacity at a share of 1: the words below stay readable.
+const TINT: &str = "#e8590c";
+const DEEPEST: f64 = 0.5;
+
 const STYLE: &str = "
   svg { --ground: #ffffff; --ink: #1c2733; --soft: #5b6b7a; --line: #8fa1b3; --box: #eef3f8; --edge: #aebccb; --entry: #0b6bcb; --grpc: #7a4fbf; }
   @media (prefers-color-scheme: dark) {
@@ -42,6 +46,12 @@ const STYLE: &str = "
 /// The picture.
 #[must_use]
 pub fn svg(graph: &Graph, title: &str) -> String {
+    tinted(graph, title, &[])
+}
+
+/// The picture with each service's box coloured by a share from 0 to 1. Services beyond the shares stay plain.
+#[must_use]
+pub fn tinted(graph: &Graph, title: &str, shares: &[f64]) -> String {
     let layout = layout(graph);
     let columns = columns(graph, &layout);
     let entries = graph.entries();
@@ -80,6 +90,16 @@ pub fn svg(graph: &Graph, title: &str) -> String {
             middle(spot.row),
             entries.contains(&place),
         );
+        if let Some(share) = shares.get(place) {
+            let top = middle(spot.row) - BOX / 2.0;
+            let _ = writeln!(
+                text,
+                "<rect x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{BOX}\" rx=\"7\" fill=\"{TINT}\" fill-opacity=\"{:.2}\" pointer-events=\"none\"/>",
+                column.left,
+                column.width,
+                share.clamp(0.0, 1.0) * DEEPEST,
+            );
+        }
     }
     text.push_str("</svg>\n");
     text

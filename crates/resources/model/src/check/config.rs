@@ -4,7 +4,6 @@ mod limits;
 pub(super) mod provider;
 mod proxy;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use voile_traffic::{DEFAULT_RETRIES, UNHEEDED_CONDITIONS, retry_conditions};
@@ -12,7 +11,7 @@ use voile_traffic::{DEFAULT_RETRIES, UNHEEDED_CONDITIONS, retry_conditions};
 use super::values::{self, Meta};
 use super::{CheckedResource, sidecar, traffic_policy};
 use crate::codes;
-use crate::decode::{Cursor, FieldPath, Fields, Report};
+use crate::decode::{Cursor, FieldPath, Fields, Report, Text};
 use crate::logs::log_format::LogFormat;
 use crate::mesh::{
     AccessLog, ConfigMap, DefaultExports, DefaultProviders, MeshConfig, PathNormalization,
@@ -20,7 +19,6 @@ use crate::mesh::{
 };
 use crate::names::TrustDomain;
 use crate::text::clip;
-use crate::written::{Text, kubernetes};
 use crate::yaml::{self, SourcePosition, Value};
 
 /// `h2UpgradePolicy`.
@@ -47,23 +45,21 @@ pub(super) fn config_map(
             },
         ))
     });
-    let written = kubernetes::ConfigMap::read(fields);
+    let data = fields.text_map("data");
+    fields.ignore(&["binaryData", "immutable"]);
     if &*meta.name.name != MESH_CONFIG_MAP {
-        let data: BTreeMap<Arc<str>, Arc<str>> = written
-            .data
-            .into_iter()
-            .map(|(key, value)| (key.value, value.value))
-            .collect();
+        let data = data.into_iter();
+        let data = data.map(|(key, value)| (key.value, value.value));
         return Some(CheckedResource::ConfigMap(
             ConfigMap {
                 name: meta.name,
-                data,
+                data: data.collect(),
                 source: meta.source,
             }
             .into(),
         ));
     }
-    for (key, _) in &written.data {
+    for (key, _) in &data {
         if !matches!(&*key.value, MESH_KEY | "meshNetworks") {
             let help = crate::text::suggest(&key.value, [MESH_KEY]);
             report.error(
@@ -75,7 +71,7 @@ pub(super) fn config_map(
         }
     }
     report.read_protobuf();
-    let networks = written.data.iter().filter(|(key, value)| {
+    let networks = data.iter().filter(|(key, value)| {
         let nothing = ["", "networks: {}", "{}"].contains(&value.value.trim());
         &*key.value == "meshNetworks" && !nothing
     });

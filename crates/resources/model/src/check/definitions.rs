@@ -8,9 +8,9 @@ use super::health_check::health_check;
 use super::kinds::KINDS;
 use super::rate_limit::rate_limit;
 use super::values::{self, Meta};
+use crate::check::header::Header;
 use crate::decode::{Cursor, FieldPath, Fields, Report};
 use crate::names::{Namespace, ResourceName};
-use crate::written::header::Header;
 use crate::yaml::{SourcePosition, Value, YamlNode, parse_document};
 
 /// Names of fields by the path of their mapping; `[]` is any element of a list and any key of a map.

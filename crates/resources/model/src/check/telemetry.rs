@@ -7,14 +7,13 @@ use std::sync::Arc;
 use super::authorization::{GATEWAY_API, targets};
 use super::values::Meta;
 use crate::codes;
-use crate::decode::{Fields, Report, SpannedValue};
+use crate::decode::{Fields, Report, SpannedValue, Text};
 use crate::logs::log_filter::LogFilter;
 use crate::mesh::telemetry::{
     CustomTag, LoggingRule, Metric, MetricOverride, MetricsRule, ProviderName, RequestAttribute,
     SamplingShare, TagOverride, Telemetry, TelemetrySides, TracingRule, quoted,
 };
 use crate::text::{clip, suggest};
-use crate::written::Text;
 
 const MODES: [(&str, TelemetrySides); 3] = [
     ("CLIENT_AND_SERVER", TelemetrySides::BOTH),

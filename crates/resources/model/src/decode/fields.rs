@@ -4,12 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::report::FieldPath;
-use super::{Cursor, IntegerOrText, SpannedValue};
+use super::{Cursor, IntegerOrText, SpannedValue, Text, TextMap};
 use crate::codes;
 use crate::text::{clip, suggest};
 use crate::yaml::{MappingKey, Value, YamlNode};
-
-type Text = SpannedValue<Arc<str>>;
 
 /// A mapping that is being read.
 pub struct Fields<'a> {
@@ -120,7 +118,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A field that is a mapping of text to text.
-    pub fn text_map(&mut self, name: &'static str) -> Vec<(Text, Text)> {
+    pub fn text_map(&mut self, name: &'static str) -> TextMap {
         self.get(name)
             .map(|cursor| cursor.text_map())
             .unwrap_or_default()
@@ -142,6 +140,17 @@ impl<'a> Fields<'a> {
     /// A field that is a mapping of its own.
     pub fn inner(&mut self, name: &'static str) -> Option<Fields<'a>> {
         self.get(name)?.fields()
+    }
+
+    /// The same; without any fields where there is none.
+    pub(crate) fn inner_or_empty(&mut self, name: &'static str) -> Fields<'a> {
+        let parent = self.cursor.clone();
+        let at = FieldPath {
+            place: parent.at.place,
+            path: self.path(name),
+        };
+        let empty = || Fields::new(Cursor { at, ..parent }, &[]);
+        self.inner(name).unwrap_or_else(empty)
     }
 
     /// A field that is a mapping, read by `read`. Fields that `read` leaves are errors.

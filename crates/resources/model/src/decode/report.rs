@@ -102,10 +102,16 @@ impl Report {
         self.push(Diagnostic::note(code, self.source(at), message), at, help);
     }
 
+    /// A full report takes an error in the place of a warning or note: a refused resource always has an error.
     fn push(&self, diagnostic: Diagnostic, at: &FieldPath, help: impl Into<String>) {
         let mut all = self.diagnostics.borrow_mut();
+        let diagnostic = diagnostic.field(&*at.path).help(help);
         if all.len() < MAX_DIAGNOSTICS_PER_DOCUMENT {
-            all.push(diagnostic.field(&*at.path).help(help));
+            all.push(diagnostic);
+        } else if diagnostic.is_error()
+            && let Some(lesser) = all.iter_mut().rfind(|one| !one.is_error())
+        {
+            *lesser = diagnostic;
         }
     }
 

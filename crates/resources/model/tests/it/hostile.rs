@@ -157,3 +157,14 @@ fn a_service_entry_of_tens_of_thousands_of_ports_is_checked_in_linear_time() {
     );
     refused(&text, "V0112");
 }
+
+#[test]
+fn an_error_after_a_hundred_warnings_is_told() {
+    let endpoint = |index| format!("  - {{addresses: [10.0.0.{index}], hostname: h}}\n");
+    let endpoints: String = (1..150).map(endpoint).collect();
+    let text = format!(
+        "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: a}}\naddressType: IPv4\n\
+         endpoints:\n{endpoints}  - {{addresses: [x]}}\n"
+    );
+    refused(&text, "V0104");
+}

@@ -16,7 +16,12 @@ pub(super) struct RecordFolders(PathBuf);
 impl RecordFolders {
     /// That of all presets, where the user names none.
     pub(super) fn all() -> Self {
-        Self(voile_lab::default_folder("all", &voile_lab::now()))
+        Self::named("all")
+    }
+
+    /// That of experiments with a name in common, where the user names none.
+    pub(super) fn named(name: &str) -> Self {
+        Self(voile_lab::default_folder(name, &voile_lab::now()))
     }
 
     /// Selects the folder for the record of that experiment, or returns its record if that is

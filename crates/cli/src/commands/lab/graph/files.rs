@@ -29,7 +29,7 @@ fn load(path: &Path) -> SourceFile {
     }
 }
 
-pub(super) fn parse(file: &SourceFile, warn: bool) -> Result<Graph, String> {
+pub(in crate::commands::lab) fn parse(file: &SourceFile, warn: bool) -> Result<Graph, String> {
     let (graph, problems) = voile_graph::read(file);
     for problem in problems.iter().filter(|problem| warn || problem.is_error()) {
         eprintln!("{problem}");

@@ -83,7 +83,6 @@ pub(crate) async fn serve(
         () = worker.stop.heard() => link.borrow().abort(ErrorCode::NO_ERROR),
     }
     wire.close().await;
-    link.borrow().closed();
 }
 
 /// Serves one tunnel. Returns true if it was accepted.

@@ -93,7 +93,6 @@ async fn carry(
         () = worker.stop.heard() => {}
     }
     wire.close().await;
-    link.borrow().closed();
 }
 
 /// Serves one tunnel. Returns true if it carried anything.

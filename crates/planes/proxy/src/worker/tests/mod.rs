@@ -25,6 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use voile_identity::{CertificateStore, mesh_client_config, mesh_server_config};
+use voile_memory::SourceConnections;
 use voile_telemetry::{PeerLabels, ServiceLabels};
 use voile_testkit::TestAuthority;
 use voile_transport::alpn;
@@ -71,6 +72,8 @@ pub(super) struct Stage {
     pub(super) http2_upgrade: std::cell::Cell<bool>,
     /// True if the client's protocol is used upstream.
     pub(super) client_protocol: std::cell::Cell<bool>,
+    /// True if connections of listeners made from now on can be closed for want of memory.
+    pub(super) listed: std::cell::Cell<bool>,
 }
 
 impl Stage {
@@ -104,6 +107,7 @@ impl Stage {
             authorization: std::cell::RefCell::default(),
             http2_upgrade: std::cell::Cell::new(false),
             client_protocol: std::cell::Cell::new(false),
+            listed: std::cell::Cell::new(false),
         }
     }
 
@@ -189,10 +193,15 @@ impl Stage {
         let mut slots = WorkerListeners::default();
         slots.apply(&self.worker, plan, [inbound, outbound, &[]]);
         let worker = Rc::clone(&self.worker);
+        let listed = self.listed.get();
+        let number = move |worker: &Worker| match listed {
+            true => worker.connections.begin(0),
+            false => SourceConnections::UNLISTED,
+        };
         tokio::task::spawn_local(async move {
             while let Ok((stream, peer)) = listener.accept().await {
                 stream.set_nodelay(true).expect("an open socket");
-                let place = ConnectionPermit(Rc::clone(&worker), usize::MAX);
+                let place = ConnectionPermit(Rc::clone(&worker), number(&worker));
                 slots.serve(&worker, ListenerId(1), stream, peer, place);
             }
         });

@@ -4,10 +4,9 @@
 use std::time::Duration;
 
 use crate::codes;
-use crate::decode::Report;
+use crate::decode::{Report, Text};
 use crate::mesh::ProxyLimits;
 use crate::text::{clip, parse_duration, suggest};
-use crate::written::Text;
 
 /// Downstream connections: Envoy's name.
 const CONNECTIONS: &str = "overload.global_downstream_max_connections";

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::check::telemetry::header_name;
 use crate::check::values;
 use crate::codes;
-use crate::decode::{FieldPath, Fields, Report, SpannedValue};
+use crate::decode::{FieldPath, Fields, Report, SpannedValue, Text};
 use crate::logs::log_format::{FormatError, LogFormat};
 use crate::mesh::authorization::StringMatch;
 use crate::mesh::{
@@ -14,7 +14,6 @@ use crate::mesh::{
     FileLogProvider, HttpAuthorizer, MAX_BODY_IN_CHECK, OpenTelemetryProvider, OtlpTransport,
     Provider, ProviderHeader, ProviderService,
 };
-use crate::written::Text;
 
 /// Longest path in a span that a configuration may request, in bytes.
 const MAX_TAG_LENGTH: i64 = 64 * 1024;

@@ -3,9 +3,8 @@
 use super::{limits, provider, set};
 use crate::check::{networking, telemetry, topology};
 use crate::codes;
-use crate::decode::{Fields, Report};
+use crate::decode::{Fields, Report, Text};
 use crate::mesh::{ProxySettings, ProxyTracing, Topology};
-use crate::written::Text;
 
 /// Istio's fields without effect here, with Voile's behaviour.
 const WITHOUT_EFFECT: [(&str, &str); 31] = [

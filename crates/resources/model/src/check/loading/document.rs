@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::check::controller::controller;
+use crate::check::header::Header;
 use crate::check::kinds::{
     self, GATEWAY, KINDS, ResourceKind, ResourceScope, SECURITY, SECURITY_KINDS, UNREAD,
     UnreadReason,
@@ -9,19 +11,18 @@ use crate::check::kinds::{
 use crate::check::values::{self, DocumentName, Meta};
 use crate::check::{
     CheckedResource, LostDocument, ReadFiles, ResourceId, StoredResource, authorization, config,
-    controller, destination, endpoint_slice, fail_closed, health_check, intents, kubernetes,
-    networking, peer_authentication, pod, rate_limit, request_authentication, service_entry,
-    sidecar, telemetry, virtual_service, workload_group,
+    destination, endpoint_slice, fail_closed, health_check, intents, kubernetes, networking,
+    peer_authentication, pod, rate_limit, request_authentication, service_entry, sidecar,
+    telemetry, virtual_service, workload_group,
 };
 use crate::codes;
-use crate::decode::{Cursor, FieldPath, Fields, Report};
+use crate::decode::{Cursor, FieldPath, Fields, Report, TextMap};
 use crate::diagnostic::Diagnostic;
+use crate::mesh::ControllerKind;
 use crate::mesh::routing_intent::RoutingIntent;
 use crate::names::{Namespace, ResourceName, is_object_name};
 use crate::source::{Source, SourceFile};
 use crate::text::{clip, suggest};
-use crate::written::TextMap;
-use crate::written::header::Header;
 use crate::yaml::{self, Document, SourcePosition, YamlError, YamlNode};
 
 /// Most documents of one file: a file of nothing but `---` lines and scalars must not take minutes.
@@ -510,26 +511,22 @@ fn checked(
             authorization::authorization_policy(meta, fields, report).into(),
         )),
         "ConfigMap" => config::config_map(meta, fields, report),
-        "DaemonSet" => controller::daemon_set(meta, fields, report)
-            .map(|d| CheckedResource::Deployment(d.into())),
-        "Deployment" => controller::deployment(meta, fields, report)
-            .map(|d| CheckedResource::Deployment(d.into())),
+        "DaemonSet" => controller(ControllerKind::DaemonSet, meta, fields, report),
+        "Deployment" => controller(ControllerKind::Deployment, meta, fields, report),
         "DestinationRule" => {
             destination::destination_rule((meta, annotations), fields, intents, report)
                 .map(|rule| CheckedResource::DestinationRule(rule.into()))
         }
-        "EndpointSlice" => endpoint_slice::endpoint_slice(meta, fields, report)
-            .map(|one| CheckedResource::EndpointSlice(one.into())),
+        "EndpointSlice" => Some(CheckedResource::EndpointSlice(
+            endpoint_slice::endpoint_slice(meta, fields, report).into(),
+        )),
         "Endpoints" => Some(CheckedResource::EndpointSlice(
             endpoint_slice::endpoints(meta, fields, report).into(),
         )),
         GATEWAY => intents::gateway(meta, fields, intents, report)
             .map(|one| CheckedResource::Gateway(one.into())),
-        "Job" => {
-            controller::job(meta, fields, report).map(|d| CheckedResource::Deployment(d.into()))
-        }
-        "StatefulSet" => controller::stateful_set(meta, fields, report)
-            .map(|d| CheckedResource::Deployment(d.into())),
+        "Job" => controller(ControllerKind::Job { indexed: false }, meta, fields, report),
+        "StatefulSet" => controller(ControllerKind::StatefulSet, meta, fields, report),
         "IPAddress" => kubernetes::ip_address(meta, fields, report)
             .map(|a| CheckedResource::IpAddress(a.into())),
         "Namespace" => kubernetes::namespace((meta, annotations), fields, report)
@@ -537,7 +534,7 @@ fn checked(
         "PeerAuthentication" => Some(CheckedResource::PeerAuthentication(
             peer_authentication::peer_authentication(meta, fields, report).into(),
         )),
-        "Pod" => pod::pod(meta, fields, report).map(|p| CheckedResource::Pod(p.into())),
+        "Pod" => Some(CheckedResource::Pod(pod::pod(meta, fields, report).into())),
         "ProxyConfig" => Some(CheckedResource::ProxyConfig(
             networking::proxy_config(meta, fields).into(),
         )),
@@ -548,9 +545,9 @@ fn checked(
         "RequestAuthentication" => Some(CheckedResource::RequestAuthentication(
             request_authentication::request_authentication(meta, fields).into(),
         )),
-        "Secret" => {
-            kubernetes::secret(meta, fields, report).map(|s| CheckedResource::Secret(s.into()))
-        }
+        "Secret" => Some(CheckedResource::Secret(
+            kubernetes::secret(meta, fields, report).into(),
+        )),
         "Service" => kubernetes::service((meta, annotations), fields, report)
             .map(|s| CheckedResource::Services(vec![s.into()], Vec::new())),
         "ServiceAccount" => Some(CheckedResource::ServiceAccount(

@@ -3,9 +3,8 @@
 //! resource: Kubernetes accepts any key.
 
 use crate::codes;
-use crate::decode::Report;
+use crate::decode::{Report, TextMap};
 use crate::text::{clip, nearest, suggest};
-use crate::written::TextMap;
 
 /// The group of Istio's own keys; others end with a dot and it.
 const GROUP: &str = "istio.io";

@@ -4,6 +4,7 @@ pub(in crate::check) mod assemble;
 pub(in crate::check) mod beside;
 pub(in crate::check) mod checker;
 pub(in crate::check) mod document;
+pub(in crate::check) mod header;
 pub(in crate::check) mod istio_metadata;
 pub(in crate::check) mod kinds;
 pub(in crate::check) mod last_good;

@@ -4,16 +4,15 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::check::header::{Header, Metadata};
 use crate::codes;
-use crate::decode::{FieldPath, Fields, Report, SpannedValue};
-use crate::mesh::{Exports, Protocol, Visibility};
+use crate::decode::{FieldPath, Fields, Report, SpannedValue, Text, TextMap};
+use crate::mesh::{Exports, Protocol, Transport, Visibility};
 use crate::names::{
     Hostname, Labels, Namespace, ResourceName, is_dns_label, is_dns_subdomain, is_object_name,
 };
 use crate::source::Source;
 use crate::text::clip;
-use crate::written::header::{Header, Metadata, Owner};
-use crate::written::{Text, TextMap};
 
 /// Checked metadata.
 pub(in crate::check) struct Meta {
@@ -90,18 +89,10 @@ pub(in crate::check) fn meta_of(
             .created
             .as_ref()
             .and_then(|created| timestamp(created, report)),
-        owners: metadata.owners.iter().filter_map(owner).collect(),
+        owners: metadata.owners.clone(),
         live: metadata.live,
         removed: metadata.removed,
     }
-}
-
-fn owner(owner: &Owner) -> Option<(Arc<str>, Arc<str>)> {
-    let _ = owner.controller; // one owner of a kind we know is the controller in practice
-    Some((
-        owner.kind.as_ref()?.value.clone(),
-        owner.name.as_ref()?.value.clone(),
-    ))
 }
 
 pub(in crate::check) fn join(parent: &str, name: &str) -> Arc<str> {
@@ -291,6 +282,17 @@ pub(in crate::check) fn unicast_ip(text: &Text, report: &Report) -> Option<IpAdd
     Some(address)
 }
 
+/// Such addresses, each once.
+pub(in crate::check) fn unicast_ips(texts: &[Text], report: &Report) -> Vec<IpAddr> {
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for address in texts.iter().filter_map(|text| unicast_ip(text, report)) {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    addresses
+}
+
 /// A host name.
 pub(in crate::check) fn hostname(text: &Text, report: &Report) -> Option<Hostname> {
     let part = text
@@ -421,6 +423,31 @@ pub(in crate::check) fn weight(weight: &SpannedValue<i64>, report: &Report) -> O
         report.error(codes::BAD_VALUE, &weight.at, message, help);
     }
     u32::try_from(weight.value).ok().filter(|_| fits)
+}
+
+/// `protocol` of a port; one without it is TCP.
+pub(in crate::check) fn transport(fields: &mut Fields<'_>) -> Option<Transport> {
+    const WORDS: [(&str, Option<Transport>); 3] = [
+        ("TCP", Some(Transport::Tcp)),
+        ("UDP", Some(Transport::Udp)),
+        ("SCTP", None),
+    ];
+    let report = fields.report();
+    let Some(text) = fields.text("protocol") else {
+        return Some(Transport::Tcp);
+    };
+    let transport = report.one_of(&text, &WORDS)?;
+    if transport.is_none() {
+        let message = "SCTP is not yet supported";
+        report.error(codes::NOT_YET, fields.at(), message, "use TCP or UDP");
+    }
+    transport
+}
+
+/// Says that a second thing in a list has the same name, as written.
+pub(in crate::check) fn unique_names(what: &str, names: &[Text], report: &Report) {
+    let names = names.iter().map(|name| (name.value.clone(), &name.at));
+    unique(what, names, report);
 }
 
 /// Says that a second thing in a list has the same name.

@@ -3,7 +3,7 @@
 
 use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{Cursor, FieldPath, Fields, NodeForm, Report, is_within};
+use crate::decode::{Cursor, FieldPath, Fields, NodeForm, Report, Text, is_within};
 use crate::mesh::authorization::{
     AuthorizationAction, AuthorizationPolicy, AuthorizationProvider, AuthorizationRule, Matches,
     OperationMatch, PolicyTarget, SourceMatch, StringMatch, TargetReference, WhenCondition,
@@ -12,7 +12,6 @@ use crate::mesh::authorization::{
 use crate::names::Labels;
 use crate::source::Source;
 use crate::text::{clip, suggest};
-use crate::written::Text;
 
 /// The annotation that makes a policy count and log only.
 const DRY_RUN: &str = "istio.io/dry-run";

@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 
 use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{Cursor, Fields, Report};
+use crate::decode::{Cursor, Fields, Report, Text};
 use crate::mesh::{MutualTlsMode, PeerAuthentication, PortMode};
 use crate::names::Port;
 use crate::text::clip;
-use crate::written::Text;
 
 const MODES: [(&str, Option<MutualTlsMode>); 4] = [
     ("UNSET", None),

@@ -12,7 +12,7 @@ use crate::check::telemetry::header_name;
 use crate::check::values::Meta;
 use crate::check::virtual_service::limited_match;
 use crate::codes;
-use crate::decode::{FieldPath, Fields, Report, SpannedValue};
+use crate::decode::{FieldPath, Fields, Report, SpannedValue, Text};
 use crate::mesh::rate_limit::{
     DEFAULT_KEYS, DEFAULT_TIMEOUT, Descriptor, DescriptorEntry, DescriptorValue, GlobalLimits,
     Limit, LimitBy, LimitRule, MAX_DESCRIPTORS, MAX_ENTRIES, MAX_KEYS, MAX_LIMITS, RateLimit,
@@ -20,7 +20,6 @@ use crate::mesh::rate_limit::{
 use crate::mesh::{HttpMatch, Subject};
 use crate::names::ResourceName;
 use crate::text::clip;
-use crate::written::Text;
 
 /// Longest name of a rule, which clients are told with every answer.
 const MAX_NAME_BYTES: usize = 64;

@@ -8,13 +8,12 @@ use std::time::Duration;
 use crate::check::authorization::TargetFields;
 use crate::check::values::Meta;
 use crate::codes;
-use crate::decode::{Cursor, FieldPath, Fields, Report, is_within};
+use crate::decode::{Cursor, FieldPath, Fields, Report, Text, is_within};
 use crate::mesh::authorization::PolicyTarget;
 use crate::mesh::request_authentication::{
     ClaimOutput, HeaderPlace, KeySource, RequestAuthentication, TokenRule, UNREADABLE_KEYS,
 };
 use crate::source::Source;
-use crate::written::Text;
 
 /// Default time limit of one request for keys: Istio's default.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::check::traffic_policy;
 use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{Fields, Report};
+use crate::decode::{Fields, Report, Text, TextMap};
 use crate::mesh::routing_intent::{
     ClientTls, ClientTlsMode, Destination, DestinationSubset, RoutingIntent,
 };
@@ -18,7 +18,6 @@ use crate::mesh::traffic::{self, ProxyProtocol};
 use crate::mesh::{DestinationRule, Subset, TrafficPolicy, Visibility};
 use crate::names::{CLUSTER_DOMAIN, Hostname, Namespace, Port, ResourceName};
 use crate::source::Source;
-use crate::written::{Text, TextMap};
 use origin::TlsFields;
 
 /// Istio's words for how clients speak.

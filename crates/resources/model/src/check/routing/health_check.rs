@@ -8,10 +8,9 @@ use crate::check::destination::whole;
 use crate::check::probe;
 use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{Fields, Report};
+use crate::decode::{Fields, Report, Text};
 use crate::mesh::HealthCheck;
 use crate::mesh::health_check::{CheckQuestion, CheckTerms, MAX_EXPECTED};
-use crate::written::Text;
 
 /// Default interval: Kubernetes' `periodSeconds`.
 const INTERVAL: Duration = Duration::from_secs(10);

@@ -8,7 +8,7 @@ use crate::check::kubernetes::distribution;
 use crate::check::values::{self, Meta};
 use crate::check::{CheckedResource, networking};
 use crate::codes;
-use crate::decode::{FieldPath, Fields, Report, SpannedValue};
+use crate::decode::{FieldPath, Fields, Report, SpannedValue, Text, TextMap};
 use crate::mesh::network::GLOBAL;
 use crate::mesh::waypoint::WaypointChoice;
 use crate::mesh::{
@@ -17,7 +17,6 @@ use crate::mesh::{
 };
 use crate::names::{Hostname, Labels, ResourceName, ServiceKey, is_mesh_name};
 use crate::text::clip;
-use crate::written::{Text, TextMap};
 
 /// Most declared port names among which a near miss is looked for.
 const MAX_SUGGESTED_PORTS: usize = 16;

@@ -4,14 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{FieldPath, Fields, Report};
+use crate::decode::{FieldPath, Fields, Report, Text};
 use crate::mesh::{
     CaptureMode, DefaultEndpoint, EgressHost, EgressListener, EgressNamespace, EndpointHost,
     IngressListener, ListenerPort, OutboundPolicy, Sidecar,
 };
 use crate::names::{Hostname, Namespace, Port};
 use crate::text::clip;
-use crate::written::Text;
 
 /// Words of `outboundTrafficPolicy.mode`.
 pub(in crate::check) const OUTBOUND_MODES: [(&str, OutboundPolicy); 2] = [

@@ -8,13 +8,12 @@ use crate::check::config::H2_UPGRADE_POLICIES;
 use crate::check::request_authentication;
 use crate::check::telemetry::header_name;
 use crate::codes;
-use crate::decode::{Cursor, Fields, Report, SpannedValue};
+use crate::decode::{Cursor, Fields, Report, SpannedValue, Text};
 use crate::mesh::PolicyLevel;
 use crate::mesh::traffic::{
     Algorithm, ConnectionPool, Distribute, HashCookie, HashKey, LoadBalancer, LocalitySetting,
     OutlierDetection, REGION, RetryBudget, SUBZONE, TcpKeepAlive, Warmup, ZONE,
 };
-use crate::written::Text;
 
 /// Places on a ring when nothing is said: Istio's and Envoy's.
 const RING_SIZE: i64 = 1_024;

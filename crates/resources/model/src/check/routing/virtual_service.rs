@@ -13,7 +13,7 @@ use crate::check::config;
 use crate::check::destination::whole;
 use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{Cursor, FieldPath, Fields, Report};
+use crate::decode::{Cursor, FieldPath, Fields, Report, Text};
 use crate::mesh::routing_intent::RoutingIntent;
 use crate::mesh::{
     CLAIMS, Criterion, Delegate, HttpMatch, HttpRoute, MESH, RetrySettings, RouteDestination,
@@ -21,7 +21,6 @@ use crate::mesh::{
 };
 use crate::names::ResourceName;
 use crate::text::clip;
-use crate::written::Text;
 
 /// Context of the resource under check.
 struct RuleReader<'a> {

@@ -4,11 +4,9 @@ use crate::check::networking::described;
 use crate::check::probe;
 use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{Fields, Report};
+use crate::decode::{Fields, Report, TextMap};
 use crate::mesh::{AddressRange, WorkloadGroup};
 use crate::names::Labels;
-use crate::written::TextMap;
-use crate::written::probe::Probe;
 
 /// Longest name of a group, in bytes: those of its members have an address behind it, and 253 bytes in all.
 const MAX_NAME_BYTES: usize = 200;
@@ -69,7 +67,7 @@ pub(in crate::check) fn read(
         described(ports, template)
     });
     let template = report.required(template, spec.at(), "template");
-    let probe = Probe::read(&mut spec, "probe");
+    let probe = spec.mapping("probe", probe::of_member).flatten();
     spec.finish();
     let (described, _) = template?;
     // Istio's order: `metadata` precedes the template.
@@ -93,10 +91,7 @@ pub(in crate::check) fn read(
             .service_account
             .unwrap_or_else(|| "default".into()),
         member_addresses: member_addresses(annotated, report),
-        probe: match &probe {
-            None => None,
-            Some(written) => Some(probe::of_member(written, report)?),
-        },
+        probe,
         name: meta.name,
         source: meta.source,
     })

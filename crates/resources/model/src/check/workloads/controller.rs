@@ -1,277 +1,263 @@
-//! Checks of controllers of Pods: Deployments, StatefulSets, DaemonSets and Jobs.
+//! Reads and checks controllers of Pods: Deployments, StatefulSets, DaemonSets and Jobs. Fields for a cluster's scheduler
+//! or garbage collector mean nothing on one machine; they are accepted by name.
 
+use crate::check::CheckedResource;
+use crate::check::header::Metadata;
 use crate::check::pod::template;
 use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{Fields, IntegerOrText, Report, SpannedValue};
+use crate::decode::{FieldPath, Fields, IntegerOrText, Report, SpannedValue};
 use crate::mesh::{
     ControllerKind, CountOrPercent, Deployment, PodNumbering, PodTemplate, Restart, Strategy,
 };
 use crate::names::Labels;
 use crate::text::clip;
-use crate::written::controller as written;
 
 /// Most Pods of one controller on one machine: each is processes and an address.
 const MAX_REPLICAS: i64 = 10_000;
 /// Default number of retries of a Job: Kubernetes' default.
 const BACKOFF_LIMIT: u32 = 6;
 
-pub(in crate::check) fn deployment(
-    meta: Meta,
-    fields: &mut Fields<'_>,
-    report: &Report,
-) -> Option<Deployment> {
-    let read = written::Controller::read_deployment(fields);
-    let written = report.required(read, &meta.at, "spec")?;
-    let replicas = replicas(written.replicas.as_ref(), 1, report);
-    let (selector, template) = lasting(ControllerKind::Deployment, &meta, &written, report)?;
-    let strategy = match &written.strategy {
-        None => Strategy::DEFAULT,
-        Some(written) => strategy(written, report)?,
-    };
-    Some(Deployment {
-        name: meta.name,
-        source: meta.source,
-        kind: ControllerKind::Deployment,
-        replicas: replicas?,
-        selector,
-        template,
-        strategy,
-    })
-}
+/// The template of a controller, and the place of its metadata.
+type PlacedTemplate = (PodTemplate, FieldPath);
 
-/// Pods under numbers that stay theirs.
-pub(in crate::check) fn stateful_set(
+pub(in crate::check) fn controller(
+    mut kind: ControllerKind,
     meta: Meta,
     fields: &mut Fields<'_>,
     report: &Report,
-) -> Option<Deployment> {
-    const ORDER: [(&str, bool); 2] = [("OrderedReady", true), ("Parallel", false)];
-    let read = written::Controller::read_stateful_set(fields);
-    let written = report.required(read, &meta.at, "spec")?;
-    let replicas = replicas(written.replicas.as_ref(), 1, report);
-    let first = number(written.first.as_ref(), 0, report);
-    let (selector, template) = lasting(ControllerKind::StatefulSet, &meta, &written, report)?;
-    let in_order = written.pod_management.as_ref();
-    let in_order = in_order.map_or(Some(true), |text| report.one_of(text, &ORDER));
-    let kept_below = match on_delete(written.strategy.as_ref(), report)? {
-        true => Some(u32::MAX),
-        false => {
-            let partition = written
-                .strategy
-                .as_ref()
-                .and_then(|one| one.partition.as_ref());
-            number(partition, 0, report)
-        }
+) -> Option<CheckedResource> {
+    fields.ignore(&["status"]);
+    let mut spec = report.required(fields.inner("spec"), &meta.at, "spec")?;
+    let mut pods = pods(kind, &meta, &mut spec);
+    let (replicas, selector, strategy) = match &mut kind {
+        ControllerKind::Deployment => deployment(&mut spec, pods.as_ref()),
+        ControllerKind::StatefulSet => stateful_set(&mut spec, pods.as_ref()),
+        ControllerKind::DaemonSet => daemon_set(&mut spec, pods.as_ref()),
+        ControllerKind::Job { indexed } => job(&mut spec, indexed, pods.as_mut()),
     };
-    Some(Deployment {
-        name: meta.name,
-        source: meta.source,
-        kind: ControllerKind::StatefulSet,
-        replicas: replicas?,
-        selector,
-        template,
-        strategy: Strategy::Numbered(PodNumbering {
-            first: first?,
-            kept_below: kept_below?,
-            in_order: in_order?,
-            in_turn: true,
-            at_once: u32::MAX,
-        }),
-    })
-}
-
-/// One machine is one node: one Pod, which ends before its successor comes.
-pub(in crate::check) fn daemon_set(
-    meta: Meta,
-    fields: &mut Fields<'_>,
-    report: &Report,
-) -> Option<Deployment> {
-    let read = written::Controller::read_daemon_set(fields);
-    let written = report.required(read, &meta.at, "spec")?;
-    let (selector, template) = lasting(ControllerKind::DaemonSet, &meta, &written, report)?;
-    let on_delete = on_delete(written.strategy.as_ref(), report)?;
-    Some(Deployment {
-        name: meta.name,
-        source: meta.source,
-        kind: ControllerKind::DaemonSet,
-        replicas: 1,
-        selector,
-        template,
-        strategy: Strategy::Numbered(PodNumbering {
-            first: 0,
-            kept_below: if on_delete { u32::MAX } else { 0 },
-            in_order: false,
-            in_turn: true,
-            at_once: u32::MAX,
-        }),
-    })
-}
-
-/// Pods that end: each completion is one, and is tried again until the limit.
-pub(in crate::check) fn job(
-    meta: Meta,
-    fields: &mut Fields<'_>,
-    report: &Report,
-) -> Option<Deployment> {
-    const MODES: [(&str, bool); 2] = [("NonIndexed", false), ("Indexed", true)];
-    let read = written::Controller::read_job(fields);
-    let written = report.required(read, &meta.at, "spec")?;
-    let job = &written.job;
-    let parallelism = replicas(job.parallelism.as_ref(), 1, report);
-    let completions = match &job.completions {
-        None => parallelism,
-        some => replicas(some.as_ref(), 1, report),
-    };
-    let limit = number(job.backoff_limit.as_ref(), BACKOFF_LIMIT, report);
-    let mode = job.completion_mode.as_ref();
-    let indexed = mode.map_or(Some(false), |text| report.one_of(text, &MODES));
-    let pods = report.required(written.template.as_ref(), &written.at, "template")?;
-    let (labels, annotations) = values::labels_and_annotations(&pods.metadata, report);
-    let indexed = indexed?;
-    let kind = ControllerKind::Job { indexed };
-    misplaced(kind, &meta, report);
-    let mut template = template(labels, annotations, &pods.spec, &pods.at, report)?;
-    if template.restart == Restart::Always {
-        let policy = pods.spec.restart_policy.as_ref();
-        let at = policy.map_or(&pods.at, |text| &text.at);
-        let message = "a Job's Pods cannot have restartPolicy Always, which is the default";
-        report.error(codes::BAD_VALUE, at, message, "OnFailure or Never");
-        return None;
-    }
-    template.restart = Restart::Times(limit?);
-    let suspended = job.suspended;
-    if suspended {
-        let message = "the Job is suspended: none of its Pods runs";
-        report.note(codes::NO_MEANING, &written.at, message, "");
-    }
-    Some(Deployment {
+    spec.ignore(&["minReadySeconds", "revisionHistoryLimit"]);
+    spec.finish();
+    let one = Deployment {
         name: meta.name,
         source: meta.source,
         kind,
-        replicas: if suspended { 0 } else { completions? },
-        selector: Labels::default(),
-        template,
-        strategy: Strategy::Numbered(PodNumbering {
-            first: 0,
-            kept_below: 0,
-            in_order: false,
-            in_turn: false,
-            at_once: parallelism?,
-        }),
-    })
+        replicas,
+        selector,
+        template: pods?.0,
+        strategy,
+    };
+    Some(CheckedResource::Deployment(one.into()))
 }
 
-fn replicas(written: Option<&SpannedValue<i64>>, default: u32, report: &Report) -> Option<u32> {
-    bounded(written, default, MAX_REPLICAS, "replicas", report)
+/// Reads `template`.
+fn pods(kind: ControllerKind, meta: &Meta, spec: &mut Fields<'_>) -> Option<PlacedTemplate> {
+    let report = spec.report();
+    let pods = spec.mapping("template", |fields| {
+        let at = fields.at().clone();
+        let metadata = Metadata::read(fields);
+        let keys = values::labels_and_annotations(&metadata, report);
+        misplaced(kind, meta, report);
+        let template = template(Some(kind), keys, fields, &at);
+        (template, metadata.at.unwrap_or(at))
+    });
+    report.required(pods, spec.at(), "template")
 }
 
-fn number(written: Option<&SpannedValue<i64>>, default: u32, report: &Report) -> Option<u32> {
-    bounded(written, default, i64::from(i32::MAX), "as a number", report)
+fn deployment(spec: &mut Fields<'_>, pods: Option<&PlacedTemplate>) -> (u32, Labels, Strategy) {
+    let replicas = replicas(spec, "replicas", 1);
+    let selector = selector(spec, pods);
+    let strategy = spec.mapping("strategy", strategy);
+    spec.ignore(&["paused", "progressDeadlineSeconds"]);
+    (replicas, selector, strategy.unwrap_or(Strategy::DEFAULT))
 }
+
+/// Pods under numbers that stay theirs.
+fn stateful_set(spec: &mut Fields<'_>, pods: Option<&PlacedTemplate>) -> (u32, Labels, Strategy) {
+    const ORDER: [(&str, bool); 2] = [("OrderedReady", true), ("Parallel", false)];
+    let replicas = replicas(spec, "replicas", 1);
+    let selector = selector(spec, pods);
+    let kept_below = kept_below(spec, true);
+    let in_order = spec.one_of("podManagementPolicy", &ORDER);
+    let first = spec.mapping("ordinals", |ordinals| number(ordinals, "start", 0));
+    // A Pod is found by its name below any headless Service that selects it.
+    spec.ignore(&[
+        "serviceName",
+        "persistentVolumeClaimRetentionPolicy",
+        "volumeClaimTemplates",
+    ]);
+    let numbering = PodNumbering {
+        first: first.unwrap_or(0),
+        kept_below,
+        in_order: in_order.unwrap_or(true),
+        in_turn: true,
+        at_once: u32::MAX,
+    };
+    (replicas, selector, Strategy::Numbered(numbering))
+}
+
+/// One machine is one node: one Pod, which ends before its successor comes.
+fn daemon_set(spec: &mut Fields<'_>, pods: Option<&PlacedTemplate>) -> (u32, Labels, Strategy) {
+    let selector = selector(spec, pods);
+    let numbering = PodNumbering {
+        first: 0,
+        kept_below: kept_below(spec, false),
+        in_order: false,
+        in_turn: true,
+        at_once: u32::MAX,
+    };
+    (1, selector, Strategy::Numbered(numbering))
+}
+
+/// Pods that end: each completion is one, and is tried again until the limit.
+fn job(
+    spec: &mut Fields<'_>,
+    indexed: &mut bool,
+    pods: Option<&mut PlacedTemplate>,
+) -> (u32, Labels, Strategy) {
+    const MODES: [(&str, bool); 2] = [("NonIndexed", false), ("Indexed", true)];
+    let at_once = replicas(spec, "parallelism", 1);
+    let completions = replicas(spec, "completions", at_once);
+    let limit = number(spec, "backoffLimit", BACKOFF_LIMIT);
+    *indexed = spec.one_of("completionMode", &MODES).unwrap_or(false);
+    let suspended = spec.flag("suspend");
+    // A cluster selects a Job's Pods by a label that it makes.
+    spec.ignore(&["selector", "manualSelector"]);
+    spec.ignore(&[
+        "activeDeadlineSeconds",
+        "backoffLimitPerIndex",
+        "managedBy",
+        "maxFailedIndexes",
+        "podFailurePolicy",
+        "podReplacementPolicy",
+        "successPolicy",
+        "ttlSecondsAfterFinished",
+    ]);
+    if let Some((template, _)) = pods {
+        template.restart = Restart::Times(limit);
+    }
+    if suspended {
+        let message = "the Job is suspended: none of its Pods runs";
+        spec.report()
+            .note(codes::NO_MEANING, spec.at(), message, "");
+    }
+    let numbering = PodNumbering {
+        first: 0,
+        kept_below: 0,
+        in_order: false,
+        in_turn: false,
+        at_once,
+    };
+    let replicas = if suspended { 0 } else { completions };
+    (replicas, Labels::default(), Strategy::Numbered(numbering))
+}
+
+fn replicas(fields: &mut Fields<'_>, name: &'static str, default: u32) -> u32 {
+    let written = fields.integer(name);
+    bounded(
+        written,
+        default,
+        (MAX_REPLICAS, "replicas"),
+        fields.report(),
+    )
+}
+
+fn number(fields: &mut Fields<'_>, name: &'static str, default: u32) -> u32 {
+    let written = fields.integer(name);
+    bounded(written, default, AS_A_NUMBER, fields.report())
+}
+
+/// The limit of numbers that have no other.
+const AS_A_NUMBER: (i64, &str) = (i32::MAX as i64, "as a number");
 
 fn bounded(
-    written: Option<&SpannedValue<i64>>,
+    written: Option<SpannedValue<i64>>,
     default: u32,
-    most: i64,
-    what: &str,
+    (most, what): (i64, &str),
     report: &Report,
-) -> Option<u32> {
+) -> u32 {
     let Some(number) = written else {
-        return Some(default);
+        return default;
     };
-    let valid = (0..=most).contains(&number.value);
-    if !valid {
+    if !(0..=most).contains(&number.value) {
         let message = format!("{} {what} are not allowed", number.value);
         let help = format!("a number from 0 to {most}");
         report.error(codes::BAD_VALUE, &number.at, message, help);
     }
-    u32::try_from(number.value).ok().filter(|_| valid)
+    u32::try_from(number.value).unwrap_or(default)
 }
 
-/// The selector and the template of a controller whose Pods run forever.
-fn lasting(
-    kind: ControllerKind,
-    meta: &Meta,
-    written: &written::Controller,
-    report: &Report,
-) -> Option<(Labels, PodTemplate)> {
-    let selector = report
-        .required(written.selector.as_ref(), &written.at, "selector")
-        .map(|labels| values::labels(labels, report));
-    let pods = report.required(written.template.as_ref(), &written.at, "template")?;
-    let (labels, annotations) = values::labels_and_annotations(&pods.metadata, report);
-    misplaced(kind, meta, report);
-    let selector = selector?;
-    if selector.is_empty() || !selector.selects(&labels) {
-        let at = pods.metadata.at.as_ref().unwrap_or(&pods.at);
+/// Reads `selector`, which must select the Pods of the template.
+fn selector(spec: &mut Fields<'_>, pods: Option<&PlacedTemplate>) -> Labels {
+    let report = spec.report();
+    let selector = spec.mapping("selector", |selector| {
+        let labels = values::labels(&selector.text_map("matchLabels"), report);
+        selector.not_yet(&["matchExpressions"]);
+        labels
+    });
+    let selector = report.required(selector, spec.at(), "selector");
+    if let (Some(selector), Some((template, at))) = (&selector, pods)
+        && (selector.is_empty() || !selector.selects(&template.labels))
+    {
         let message = "the selector does not select the Pods of the template";
-        report.error(
-            codes::CONTRADICTION,
-            at,
-            message,
-            "give the template every label of spec.selector.matchLabels",
-        );
+        let help = "give the template every label of spec.selector.matchLabels";
+        report.error(codes::CONTRADICTION, at, message, help);
     }
-    let template = template(labels, annotations, &pods.spec, &pods.at, report)?;
-    if let (Some(text), true) = (
-        &pods.spec.restart_policy,
-        template.restart != Restart::Always,
-    ) {
-        report.error(
-            codes::BAD_VALUE,
-            &text.at,
-            format!("a {kind}'s Pods cannot have restartPolicy {}", text.value),
-            "Always; a Pod or a Job may have the others",
-        );
-        return None;
-    }
-    Some((selector, template))
+    selector.unwrap_or_default()
 }
 
-/// Returns true if Pods stay unchanged until they are deleted (`OnDelete`).
-fn on_delete(written: Option<&written::Strategy>, report: &Report) -> Option<bool> {
-    let kinds = [("RollingUpdate", false), ("OnDelete", true)];
-    let kind = written.and_then(|one| one.kind.as_ref());
-    kind.map_or(Some(false), |text| report.one_of(text, &kinds))
+/// Reads `updateStrategy`: Pods of lower numbers stay unchanged until they are deleted; with `OnDelete` all do.
+fn kept_below(spec: &mut Fields<'_>, has_partition: bool) -> u32 {
+    let kept = spec.mapping("updateStrategy", |fields| {
+        let kinds = [("RollingUpdate", false), ("OnDelete", true)];
+        let on_delete = fields.one_of("type", &kinds) == Some(true);
+        let partition = fields.mapping("rollingUpdate", |rolling| {
+            rolling.integer_or_text("maxSurge");
+            rolling.integer_or_text("maxUnavailable");
+            has_partition.then(|| rolling.integer("partition"))?
+        });
+        match on_delete {
+            true => u32::MAX,
+            false => bounded(partition.flatten(), 0, AS_A_NUMBER, fields.report()),
+        }
+    });
+    kept.unwrap_or(0)
 }
 
-/// A word that is not understood is reported, and nothing is guessed in its place.
-fn strategy(written: &written::Strategy, report: &Report) -> Option<Strategy> {
-    let share = |value: &Option<SpannedValue<IntegerOrText>>| match value {
-        None => Some(CountOrPercent::Percent(25)),
-        Some(spanned) => {
-            let share = match &spanned.value {
-                IntegerOrText::Integer(count) => {
-                    u32::try_from(*count).ok().map(CountOrPercent::Count)
-                }
-                IntegerOrText::Text(text) => text
-                    .strip_suffix('%')
-                    .and_then(|number| number.parse().ok())
-                    .map(CountOrPercent::Percent),
-            };
-            if share.is_none() {
-                report.error(
-                    codes::BAD_VALUE,
-                    &spanned.at,
-                    "this is neither a number nor a percentage",
-                    "a number such as 1, or a percentage such as 25%",
-                );
-            }
-            share
+/// Reads `strategy` of a Deployment.
+fn strategy(fields: &mut Fields<'_>) -> Strategy {
+    let kinds = [("RollingUpdate", false), ("Recreate", true)];
+    let recreate = fields.one_of("type", &kinds);
+    let rolling = fields.mapping("rollingUpdate", |rolling| Strategy::RollingUpdate {
+        surge: share(rolling, "maxSurge"),
+        unavailable: share(rolling, "maxUnavailable"),
+    });
+    match recreate {
+        Some(true) => Strategy::Recreate,
+        Some(false) | None => rolling.unwrap_or(Strategy::DEFAULT),
+    }
+}
+
+fn share(rolling: &mut Fields<'_>, name: &'static str) -> CountOrPercent {
+    const DEFAULT: CountOrPercent = CountOrPercent::Percent(25);
+    let Some(SpannedValue { value, at }) = rolling.integer_or_text(name) else {
+        return DEFAULT;
+    };
+    let share = match value {
+        IntegerOrText::Integer(count) => u32::try_from(count).ok().map(CountOrPercent::Count),
+        IntegerOrText::Text(text) => {
+            let number = text
+                .strip_suffix('%')
+                .and_then(|number| number.parse().ok());
+            number.map(CountOrPercent::Percent)
         }
     };
-    let kinds = [("RollingUpdate", false), ("Recreate", true)];
-    let kind = written.kind.as_ref();
-    let recreate = kind.map_or(Some(false), |text| report.one_of(text, &kinds));
-    let (surge, unavailable) = (share(&written.max_surge), share(&written.max_unavailable));
-    Some(match recreate? {
-        true => Strategy::Recreate,
-        false => Strategy::RollingUpdate {
-            surge: surge?,
-            unavailable: unavailable?,
-        },
-    })
+    if share.is_none() {
+        let message = "this is neither a number nor a percentage";
+        let help = "a number such as 1, or a percentage such as 25%";
+        rolling.report().error(codes::BAD_VALUE, &at, message, help);
+    }
+    share.unwrap_or(DEFAULT)
 }
 
 /// Reports sidecar settings on the controller itself, where no proxy reads them.

@@ -1,18 +1,15 @@
-//! Check of EndpointSlice, and of Endpoints, which come to the same.
+//! Reads and checks EndpointSlice, and Endpoints, which come to the same.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{FieldPath, Fields, Report};
+use crate::decode::{FieldPath, Fields, Report, Text};
 use crate::mesh::{
     EndpointAddress, EndpointSlice, EndpointSubset, Readiness, SliceEndpoint, SliceKind, SlicePort,
-    Transport,
 };
 use crate::names::{Hostname, ResourceName};
-use crate::written::Text;
-use crate::written::endpoints as written;
 
 /// Label that names the Service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -39,26 +36,29 @@ enum AddressType {
     Name,
     /// Of an Endpoints.
     Either,
+    /// One that cannot be read.
+    Unknown,
 }
 
 pub(in crate::check) fn endpoint_slice(
     meta: Meta,
     fields: &mut Fields<'_>,
     report: &Report,
-) -> Option<EndpointSlice> {
-    let written = written::EndpointSlice::read(fields);
+) -> EndpointSlice {
     let types = [
         ("IPv4", AddressType::V4),
         ("IPv6", AddressType::V6),
         ("FQDN", AddressType::Name),
     ];
-    let kind = report
-        .required(written.address_type.as_ref(), &meta.at, "addressType")
-        .and_then(|text| report.one_of(text, &types))?;
+    let kind = report.required(fields.text("addressType"), &meta.at, "addressType");
+    let kind = kind.and_then(|text| report.one_of(&text, &types));
     let service = meta.labels.get(SERVICE_NAME).map(Into::into);
-    let checking = SliceContext::new(&meta, kind, report);
-    let subsets = vec![checking.subset(&written.subset)];
-    Some(checking.slice(&meta, SliceKind::EndpointSlice, service, subsets))
+    let checking = SliceContext::new(&meta, kind.unwrap_or(AddressType::Unknown), report);
+    let subsets = vec![EndpointSubset {
+        ports: checking.ports(fields),
+        endpoints: fields.mappings("endpoints", |one| checking.endpoint(one, None)),
+    }];
+    checking.slice(&meta, SliceKind::EndpointSlice, service, subsets)
 }
 
 pub(in crate::check) fn endpoints(
@@ -66,11 +66,10 @@ pub(in crate::check) fn endpoints(
     fields: &mut Fields<'_>,
     report: &Report,
 ) -> EndpointSlice {
-    let written = written::subsets(fields);
     let mirrored = meta.labels.get(NOT_MIRRORED) != Some("true");
     let service = mirrored.then(|| meta.name.name.clone());
     let checking = SliceContext::new(&meta, AddressType::Either, report);
-    let subsets = written.iter().map(|one| checking.subset(one)).collect();
+    let subsets = fields.mappings("subsets", |subset| Some(checking.subset(subset)));
     checking.slice(&meta, SliceKind::Endpoints, service, subsets)
 }
 
@@ -114,93 +113,100 @@ impl<'a> SliceContext<'a> {
         }
     }
 
-    fn subset(&self, written: &written::Subset) -> EndpointSubset {
-        let named = written.ports.iter().filter_map(|port| port.name.as_ref());
-        values::unique(
-            "port name",
-            named.map(|name| (name.value.clone(), &name.at)),
-            self.report,
-        );
-        let ports = written.ports.iter().filter_map(|port| self.port(port));
-        let endpoints = written.endpoints.iter();
+    /// One of an Endpoints' `subsets`.
+    fn subset(&self, fields: &mut Fields<'_>) -> EndpointSubset {
+        let mut endpoints = Vec::new();
+        for (name, readiness) in [
+            ("addresses", Readiness::Ready),
+            ("notReadyAddresses", Readiness::NotReady),
+        ] {
+            endpoints.extend(fields.mappings(name, |one| self.endpoint(one, Some(readiness))));
+        }
         EndpointSubset {
-            ports: ports.collect(),
-            endpoints: endpoints.filter_map(|one| self.endpoint(one)).collect(),
+            endpoints,
+            ports: self.ports(fields),
         }
     }
 
-    fn port(&self, written: &written::Port) -> Option<SlicePort> {
+    fn ports(&self, fields: &mut Fields<'_>) -> Vec<SlicePort> {
+        let mut names = Vec::new();
+        let ports = fields.mappings("ports", |port| self.port(port, &mut names));
+        values::unique_names("port name", &names, self.report);
+        ports
+    }
+
+    fn port(&self, fields: &mut Fields<'_>, names: &mut Vec<Text>) -> Option<SlicePort> {
         let report = self.report;
+        let name = fields.text("name");
+        names.extend(name.clone());
+        let name = name.filter(|name| !name.value.is_empty());
+        let name = name.map_or(Some("".into()), |name| values::port_name(&name, report));
         // Kubernetes leaves open what a slice means that says no number.
-        let number = report
-            .required(written.number.as_ref(), &written.at, "port")
-            .and_then(|number| report.port(number));
-        let name = match &written.name {
-            Some(name) if !name.value.is_empty() => values::port_name(name, report)?,
-            _ => "".into(),
-        };
-        let transports = [
-            ("TCP", Some(Transport::Tcp)),
-            ("UDP", Some(Transport::Udp)),
-            ("SCTP", None),
-        ];
-        let said = written.protocol.as_ref();
-        let transport = said.map_or(Some(Some(Transport::Tcp)), |text| {
-            report.one_of(text, &transports)
-        })?;
-        let Some(transport) = transport else {
-            let help = "use TCP or UDP";
-            report.error(
-                codes::NOT_YET,
-                &written.at,
-                "SCTP is not yet supported",
-                help,
-            );
-            return None;
-        };
+        let number = report.required(fields.integer("port"), fields.at(), "port");
+        let number = number.and_then(|number| report.port(&number));
+        let transport = values::transport(fields);
+        // The Service declares the protocol.
+        fields.ignore(&["appProtocol"]);
         Some(SlicePort {
-            name,
-            transport,
+            name: name?,
+            transport: transport?,
             number: number?,
         })
     }
 
-    fn endpoint(&self, written: &written::WrittenEndpoint) -> Option<SliceEndpoint> {
+    /// One of a slice's `endpoints`, or, with a readiness, of the addresses of an Endpoints.
+    fn endpoint(&self, fields: &mut Fields<'_>, older: Option<Readiness>) -> Option<SliceEndpoint> {
         let report = self.report;
-        let [first, others @ ..] = &written.addresses[..] else {
-            let name = match self.kind {
-                AddressType::Either => "ip",
-                AddressType::V4 | AddressType::V6 | AddressType::Name => "addresses",
-            };
-            report.required(None::<()>, &written.at, name);
-            return None;
+        let conditions = || fields.mapping("conditions", readiness);
+        let readiness = older.or_else(conditions).unwrap_or(Readiness::Ready);
+        let (name, addresses) = match older {
+            None => ("addresses", fields.texts("addresses")),
+            Some(_) => ("ip", fields.text("ip").into_iter().collect()),
         };
-        if let Some(other) = others.first() {
+        let hostname = fields.text("hostname");
+        let zone = match older {
+            None => fields.text("zone"),
+            Some(_) => None,
+        };
+        let target = fields.mapping("targetRef", |target| {
+            let said = ["kind", "namespace", "name"].map(|name| target.text(name));
+            target.ignore(&["apiVersion", "fieldPath", "resourceVersion", "uid"]);
+            said
+        });
+        // Hints about callers are ignored; `zone` gives the locality.
+        fields.ignore(match older {
+            None => &["deprecatedTopology", "hints", "nodeName"],
+            Some(_) => &["nodeName"],
+        });
+        let address = report.required(addresses.first(), fields.at(), name)?;
+        if let Some(other) = addresses.get(1) {
             let message = "several addresses of one endpoint are not yet supported: Kubernetes does not define their use";
             let help = "write an endpoint for each address";
             report.error(codes::NOT_YET, &other.at, message, help);
         }
-        let address = self.address(first)?;
-        let target = written.target.as_ref();
-        let pod = target.and_then(|target| self.pod(target, &written.at));
-        self.unheard(written, pod.as_ref());
-        let locality = match (&self.region, &written.zone) {
+        let address = self.address(address)?;
+        let pod = target.and_then(|target| self.pod(target, fields.at()));
+        self.unheard(hostname, zone.as_ref(), pod.as_ref());
+        let locality = match (&self.region, zone) {
             (Some(region), Some(zone)) => format!("{region}/{}", zone.value).into(),
             (Some(region), None) => region.clone(),
             (None, _) => "".into(),
         };
         Some(SliceEndpoint {
             address,
-            readiness: readiness(written),
+            readiness,
             pod,
             locality,
-            source: report.source(&written.at),
+            source: report.source(fields.at()),
         })
     }
 
     /// An address of the kind that the slice says it has.
     fn address(&self, text: &Text) -> Option<EndpointAddress> {
         let report = self.report;
+        if self.kind == AddressType::Unknown {
+            return None;
+        }
         if self.kind == AddressType::Name {
             let host = |text: &str| {
                 let numeric = text.parse::<IpAddr>().is_ok();
@@ -214,7 +220,7 @@ impl<'a> SliceContext<'a> {
         let fits = match self.kind {
             AddressType::V4 => address.is_ipv4(),
             AddressType::V6 => address.is_ipv6(),
-            AddressType::Name | AddressType::Either => true,
+            AddressType::Name | AddressType::Either | AddressType::Unknown => true,
         };
         if !fits {
             let message = format!("`{address}` is not of the slice's addressType");
@@ -233,27 +239,28 @@ impl<'a> SliceContext<'a> {
     }
 
     /// The Pod that an endpoint must be; other kinds mean nothing here.
-    fn pod(&self, target: &written::TargetRef, at: &FieldPath) -> Option<ResourceName> {
-        let kind = target.kind.as_ref()?;
-        if &*kind.value != "Pod" {
+    fn pod(
+        &self,
+        [kind, namespace, name]: [Option<Text>; 3],
+        at: &FieldPath,
+    ) -> Option<ResourceName> {
+        if &*kind?.value != "Pod" {
             return None;
         }
-        let name = self
-            .report
-            .required(target.name.as_ref(), at, "targetRef.name")?;
-        let namespace = match &target.namespace {
+        let name = self.report.required(name, at, "targetRef.name")?;
+        let namespace = match &namespace {
             Some(namespace) => values::namespace(namespace, self.report)?,
             None => self.name.namespace.clone(),
         };
-        Some(ResourceName::new(namespace, name.value.clone()))
+        Some(ResourceName::new(namespace, name.value))
     }
 
     /// Reports the ignored fields of an endpoint.
-    fn unheard(&self, written: &written::WrittenEndpoint, pod: Option<&ResourceName>) {
+    fn unheard(&self, hostname: Option<Text>, zone: Option<&Text>, pod: Option<&ResourceName>) {
         if self.of_selector {
             return;
         }
-        if let Some(zone) = &written.zone
+        if let Some(zone) = zone
             && self.region.is_none()
         {
             let message = format!(
@@ -263,7 +270,7 @@ impl<'a> SliceContext<'a> {
             let help = format!("label the slice {REGION}");
             self.report.warning(codes::NOT_YET, &zone.at, message, help);
         }
-        if let Some(hostname) = &written.hostname
+        if let Some(hostname) = hostname
             && pod.is_none_or(|pod| pod.name != hostname.value)
         {
             let message = format!(
@@ -277,12 +284,13 @@ impl<'a> SliceContext<'a> {
     }
 }
 
-/// Nothing said is ready.
-fn readiness(written: &written::WrittenEndpoint) -> Readiness {
-    let said = |condition: Option<bool>| condition == Some(true);
-    match written.ready.unwrap_or(true) {
+/// Reads `conditions`; nothing said is ready.
+fn readiness(fields: &mut Fields<'_>) -> Readiness {
+    let ready = fields.optional_flag("ready").unwrap_or(true);
+    let (serving, terminating) = (fields.flag("serving"), fields.flag("terminating"));
+    match ready {
         true => Readiness::Ready,
-        false if said(written.serving) && said(written.terminating) => Readiness::Leaving,
+        false if serving && terminating => Readiness::Leaving,
         false => Readiness::NotReady,
     }
 }

@@ -1,4 +1,4 @@
-//! Checks of Service, IPAddress, Secret, Namespace and ServiceAccount.
+//! Reads and checks Service, IPAddress, Secret, Namespace and ServiceAccount.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use base64::Engine as _;
 use crate::check::GivenAddress;
 use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{FieldPath, Fields, IntegerOrText, Report, SpannedValue};
+use crate::decode::{FieldPath, Fields, IntegerOrText, Report, SpannedValue, Text, TextMap};
 use crate::mesh::network::GLOBAL;
 use crate::mesh::waypoint::WaypointChoice;
 use crate::mesh::{
@@ -18,7 +18,6 @@ use crate::mesh::{
 };
 use crate::names::{CLUSTER_DOMAIN, Hostname, Namespace, Port, ResourceName, ServiceKey};
 use crate::text::clip;
-use crate::written::{Text, TextMap, kubernetes as written};
 
 pub(in crate::check) fn namespace(
     (meta, annotations): (Meta, &TextMap),
@@ -68,8 +67,14 @@ pub(in crate::check) fn ip_address(
     fields: &mut Fields<'_>,
     report: &Report,
 ) -> Option<GivenAddress> {
-    let parent = written::ParentRef::read(fields);
-    let at = parent.at.as_ref().unwrap_or(&meta.at);
+    let mut spec = fields.inner_or_empty("spec");
+    let parent = spec.mapping("parentRef", |parent| {
+        let words = ["group", "resource", "namespace", "name"].map(|name| parent.text(name));
+        (parent.at().clone(), words)
+    });
+    spec.finish();
+    let (at, words) = parent.unwrap_or_else(|| (meta.at.clone(), Default::default()));
+    let [group, resource, namespace, name] = words;
     let Ok(address) = meta.name.name.parse::<IpAddr>() else {
         report.error(
             codes::BAD_VALUE,
@@ -79,11 +84,8 @@ pub(in crate::check) fn ip_address(
         );
         return None;
     };
-    let resource = report.required(parent.resource.as_ref(), at, "resource")?;
-    let core = parent
-        .group
-        .as_ref()
-        .is_none_or(|group| group.value.is_empty());
+    let resource = report.required(resource, &at, "resource")?;
+    let core = group.is_none_or(|group| group.value.is_empty());
     if !(core && &*resource.value == "services") {
         report.error(
             codes::NOT_YET,
@@ -93,28 +95,24 @@ pub(in crate::check) fn ip_address(
         );
         return None;
     }
-    let name = report.required(parent.name.as_ref(), at, "name")?;
-    let namespace = match &parent.namespace {
+    let name = report.required(name, &at, "name")?;
+    let namespace = match &namespace {
         Some(namespace) => values::namespace(namespace, report)?,
         None => Namespace::default_namespace(),
     };
     Some(GivenAddress {
         address,
-        service: ResourceName::new(namespace, name.value.clone()),
+        service: ResourceName::new(namespace, name.value),
     })
 }
 
-pub(in crate::check) fn secret(
-    meta: Meta,
-    fields: &mut Fields<'_>,
-    report: &Report,
-) -> Option<Secret> {
-    let written = written::Secret::read(fields);
+pub(in crate::check) fn secret(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Secret {
+    let kind = fields.value("type");
     let mut data: BTreeMap<Arc<str>, Arc<[u8]>> = BTreeMap::new();
-    for (key, value) in &written.data {
+    for (key, value) in fields.text_map("data") {
         let packed: String = value.value.split_ascii_whitespace().collect();
         match base64::engine::general_purpose::STANDARD.decode(packed) {
-            Ok(bytes) => drop(data.insert(key.value.clone(), bytes.into())),
+            Ok(bytes) => drop(data.insert(key.value, bytes.into())),
             // Never the value itself: it is a secret.
             Err(_) => report.error(
                 codes::BAD_VALUE,
@@ -124,18 +122,16 @@ pub(in crate::check) fn secret(
             ),
         }
     }
-    for (key, value) in &written.string_data {
-        data.insert(key.value.clone(), value.value.as_bytes().into());
+    for (key, value) in fields.text_map("stringData") {
+        data.insert(key.value, value.value.as_bytes().into());
     }
-    let kind = written
-        .kind
-        .map_or_else(|| "Opaque".into(), |kind| kind.value);
-    Some(Secret {
+    fields.ignore(&["immutable"]);
+    Secret {
         name: meta.name,
-        kind,
+        kind: kind.unwrap_or_else(|| "Opaque".into()),
         data,
         source: meta.source,
-    })
+    }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -146,70 +142,93 @@ enum ServiceKind {
     ExternalName,
 }
 
-fn is_headless(written: &written::WrittenService) -> bool {
-    written
-        .cluster_ip
-        .as_ref()
-        .is_some_and(|ip| &*ip.value == "None")
-}
+const SERVICE_KINDS: [(&str, ServiceKind); 4] = [
+    ("ClusterIP", ServiceKind::ClusterIp),
+    ("NodePort", ServiceKind::Published),
+    ("LoadBalancer", ServiceKind::Published),
+    ("ExternalName", ServiceKind::ExternalName),
+];
 
-fn kind_and_resolution(
-    written: &written::WrittenService,
-    spec: &FieldPath,
-    report: &Report,
-) -> Option<(ServiceKind, Resolution)> {
-    let kinds = [
-        ("ClusterIP", ServiceKind::ClusterIp),
-        ("NodePort", ServiceKind::Published),
-        ("LoadBalancer", ServiceKind::Published),
-        ("ExternalName", ServiceKind::ExternalName),
-    ];
-    let kind = written
-        .kind
-        .as_ref()
-        .map_or(Some(ServiceKind::ClusterIp), |kind| {
-            report.one_of(kind, &kinds)
-        });
-    let resolution = match kind {
-        Some(ServiceKind::ExternalName) => {
-            let name = report.required(written.external_name.as_ref(), spec, "externalName")?;
-            Resolution::Alias(values::hostname(name, report)?)
-        }
-        _ if is_headless(written) => Resolution::Passthrough,
-        _ => {
-            if written.ports.is_empty() {
-                report.required(None::<()>, spec, "ports");
-            }
-            Resolution::Static
-        }
-    };
-    Some((kind.unwrap_or(ServiceKind::ClusterIp), resolution))
-}
+/// Fields of a Service that guide kube-proxy and that Voile ignores: the values that match Voile's behaviour, and the
+/// alternatives.
+const NOT_OBEYED: [(&str, &[&str], &str, &str); 3] = [
+    (
+        "internalTrafficPolicy",
+        &["Cluster"],
+        "endpoints of other nodes are called, too",
+        "`trafficDistribution: PreferSameNode` prefers endpoints on the same node",
+    ),
+    (
+        "publishNotReadyAddresses",
+        &["false"],
+        "endpoints that are not ready are not called",
+        "remove it",
+    ),
+    (
+        "sessionAffinity",
+        &["None"],
+        "requests of one client go to any endpoint",
+        "use loadBalancer.consistentHash.useSourceIp of a DestinationRule",
+    ),
+];
+
+/// Fields of a Service that mean nothing here.
+const IGNORED: [&str; 10] = [
+    "allocateLoadBalancerNodePorts",
+    "externalIPs",
+    "externalTrafficPolicy",
+    "healthCheckNodePort",
+    "ipFamilies",
+    "ipFamilyPolicy",
+    "loadBalancerClass",
+    "loadBalancerIP",
+    "loadBalancerSourceRanges",
+    "sessionAffinityConfig",
+];
 
 pub(in crate::check) fn service(
     (meta, annotations): (Meta, &TextMap),
     fields: &mut Fields<'_>,
     report: &Report,
 ) -> Option<MeshService> {
-    let written = written::WrittenService::read(fields);
-    let spec = FieldPath {
+    fields.ignore(&["status"]);
+    let mut spec = fields.inner_or_empty("spec");
+    let at = FieldPath {
         place: meta.at.place,
-        path: values::join(&meta.at.path, "spec"),
+        path: spec.at().path.clone(),
     };
-    let (kind, resolution) = kind_and_resolution(&written, &spec, report)?;
-    let host = format!(
-        "{}.{}.svc.{CLUSTER_DOMAIN}",
-        meta.name.name, meta.name.namespace
+    let kind = spec.one_of("type", &SERVICE_KINDS);
+    let kind = kind.unwrap_or(ServiceKind::ClusterIp);
+    let mut ips: Vec<Text> = spec.text("clusterIP").into_iter().collect();
+    let headless = ips.first().is_some_and(|ip| &*ip.value == "None");
+    ips.extend(spec.texts("clusterIPs"));
+    ips.retain(|ip| !matches!(&*ip.value, "None" | ""));
+    let external_name = spec.text("externalName");
+    let selector = spec.get("selector");
+    let selector = selector.map(|labels| values::labels(&labels.text_map(), report));
+    let (ports, has_ports) = service_ports(&mut spec);
+    let distribution = distribution(
+        spec.text("trafficDistribution").as_ref(),
+        annotations,
+        report,
     );
-    let Some(hostname) = Hostname::new(&host) else {
-        report.error(
-            codes::BAD_VALUE,
-            &meta.at,
-            format!("`{host}` is not a host name"),
-            "a Service's name is one DNS label",
-        );
-        return None;
+    spec.ignore(&IGNORED);
+    for (name, so_anyway, instead, help) in NOT_OBEYED {
+        spec.not_obeyed(name, so_anyway, instead, help);
+    }
+    spec.finish();
+    let resolution = match kind {
+        ServiceKind::ExternalName => {
+            let name = report.required(external_name, &at, "externalName")?;
+            Resolution::Alias(values::hostname(&name, report)?)
+        }
+        _ if headless => Resolution::Passthrough,
+        _ => {
+            report.required(has_ports.then_some(()), &at, "ports");
+            Resolution::Static
+        }
     };
+    let hostname = service_host(&meta, report)?;
     let visibility = export_to(&meta, report);
     Some(MeshService {
         waypoint: WaypointChoice::of(&meta.labels),
@@ -217,28 +236,38 @@ pub(in crate::check) fn service(
         name: meta.name.name,
         source: meta.source,
         origin: ServiceOrigin::Kubernetes,
-        addresses: cluster_ips(&written, report),
+        addresses: values::unicast_ips(&ips, report),
         address_ranges: Vec::new(),
-        ports: service_ports(&written.ports, report),
-        selector: written
-            .selector
-            .as_ref()
-            .map(|labels| values::labels(labels, report))
-            .filter(|labels| !labels.is_empty()),
-        location: if kind == ServiceKind::ExternalName {
-            Location::MeshExternal
-        } else {
-            Location::MeshInternal
+        ports,
+        selector: selector.filter(|labels| !labels.is_empty()),
+        location: match kind {
+            ServiceKind::ExternalName => Location::MeshExternal,
+            ServiceKind::ClusterIp | ServiceKind::Published => Location::MeshInternal,
         },
         resolution,
-        headless: is_headless(&written),
+        headless,
         endpoints: Vec::new(),
         subject_alt_names: Vec::new(),
         visibility,
         published: kind == ServiceKind::Published,
         global: meta.labels.get(GLOBAL) == Some("true"),
-        distribution: distribution(written.distribution.as_ref(), annotations, report),
+        distribution,
     })
+}
+
+/// The host name of a Service.
+fn service_host(meta: &Meta, report: &Report) -> Option<Hostname> {
+    let host = format!(
+        "{}.{}.svc.{CLUSTER_DOMAIN}",
+        meta.name.name, meta.name.namespace
+    );
+    let hostname = Hostname::new(&host);
+    if hostname.is_none() {
+        let message = format!("`{host}` is not a host name");
+        let help = "a Service's name is one DNS label";
+        report.error(codes::BAD_VALUE, &meta.at, message, help);
+    }
+    hostname
 }
 
 /// Annotation with the meaning of `trafficDistribution`, on Services (which now have that field) and ServiceEntries.
@@ -286,126 +315,82 @@ fn export_to(meta: &Meta, report: &Report) -> Visibility {
     values::visibility(&words.collect::<Vec<_>>(), &meta.name.namespace, report)
 }
 
-fn cluster_ips(written: &written::WrittenService, report: &Report) -> Vec<IpAddr> {
-    let mut addresses: Vec<IpAddr> = Vec::new();
-    for text in written.cluster_ip.iter().chain(&written.cluster_ips) {
-        if matches!(&*text.value, "None" | "") {
-            continue;
-        }
-        if let Some(address) = values::unicast_ip(text, report)
-            && !addresses.contains(&address)
-        {
-            addresses.push(address);
-        }
-    }
-    addresses
-}
-
-fn service_ports(written: &[written::ServicePort], report: &Report) -> Vec<ServicePort> {
-    let ports: Vec<ServicePort> = written
-        .iter()
-        .filter_map(|port| service_port(port, written.len() > 1, report))
+/// Reads `ports`, and whether there are any.
+fn service_ports(spec: &mut Fields<'_>) -> (Vec<ServicePort>, bool) {
+    let report = spec.report();
+    let list = spec.get("ports").map(|list| list.items());
+    let list: Vec<Fields<'_>> = list
+        .into_iter()
+        .flatten()
+        .filter_map(|port| port.fields())
         .collect();
-    let named = written.iter().filter_map(|port| port.name.as_ref());
-    values::unique(
-        "port name",
-        named.map(|name| (name.value.clone(), &name.at)),
-        report,
-    );
-    let numbered = written
-        .iter()
-        .filter_map(|port| port.port.as_ref().map(|number| (port, number)));
-    let key = |port: &written::ServicePort, number: i64| {
-        format!(
-            "{number}/{}",
-            port.protocol
-                .as_ref()
-                .map_or("TCP", |protocol| &protocol.value)
-        )
-    };
-    values::unique(
-        "port",
-        numbered.map(|(port, number)| (key(port, number.value), &number.at)),
-        report,
-    );
-    ports
+    let several = list.len() > 1;
+    let has_ports = !list.is_empty();
+    let (mut names, mut numbers) = (Vec::new(), Vec::new());
+    let mut ports = Vec::new();
+    for mut port in list {
+        let name = port.text("name");
+        let number = report.required(port.integer("port"), port.at(), "port");
+        if several {
+            report.required(name.as_ref(), port.at(), "name");
+        }
+        let protocol = port.plain("protocol").unwrap_or("TCP");
+        let key = |number: &SpannedValue<i64>| {
+            (format!("{}/{protocol}", number.value), number.at.clone())
+        };
+        numbers.extend(number.as_ref().map(key));
+        names.extend(name.clone());
+        ports.extend(service_port(name, number, &mut port));
+        port.finish();
+    }
+    values::unique_names("port name", &names, report);
+    let numbers = numbers.iter().map(|(key, at)| (key.clone(), at));
+    values::unique("port", numbers, report);
+    (ports, has_ports)
 }
 
+/// Reads a port but for its name and number.
 fn service_port(
-    port: &written::ServicePort,
-    name_needed: bool,
-    report: &Report,
+    name: Option<Text>,
+    number: Option<SpannedValue<i64>>,
+    fields: &mut Fields<'_>,
 ) -> Option<ServicePort> {
-    let number = report
-        .required(port.port.as_ref(), &port.at, "port")
-        .and_then(|number| report.port(number));
-    if name_needed {
-        report.required(port.name.as_ref(), &port.at, "name");
-    }
-    let name = port
-        .name
-        .as_ref()
-        .and_then(|name| values::port_name(name, report))
-        .unwrap_or_else(|| "".into());
-    let transports = [
-        ("TCP", Some(Transport::Tcp)),
-        ("UDP", Some(Transport::Udp)),
-        ("SCTP", None),
-    ];
-    let transport = port
-        .protocol
-        .as_ref()
-        .map_or(Some(Some(Transport::Tcp)), |text| {
-            report.one_of(text, &transports)
-        });
-    let Some(transport) = transport? else {
-        report.error(
-            codes::NOT_YET,
-            &port.at,
-            "SCTP is not yet supported",
-            "use TCP or UDP",
-        );
-        return None;
-    };
-    let number = number?;
-    let target = match &port.target_port {
-        None => TargetPort::Number(number),
-        Some(target) => match &target.value {
+    let report = fields.report();
+    let number = number.and_then(|number| report.port(&number));
+    let name = name.and_then(|name| values::port_name(&name, report));
+    let name = name.unwrap_or_else(|| "".into());
+    let target = fields.integer_or_text("targetPort");
+    let transport = values::transport(fields);
+    let app_protocol = fields.value("appProtocol");
+    // Kubernetes writes 0 for "choose one".
+    let node_port = fields.integer("nodePort").filter(|port| port.value != 0);
+    let node_port = node_port.and_then(|port| report.port(&port));
+    let (number, transport) = (number?, transport?);
+    let target = match target {
+        None => Some(TargetPort::Number(number)),
+        Some(SpannedValue { value, at }) => match value {
             IntegerOrText::Integer(value) => {
-                let spanned = SpannedValue {
-                    value: *value,
-                    at: target.at.clone(),
-                };
-                TargetPort::Number(report.port(&spanned)?)
+                let number = report.port(&SpannedValue { value, at });
+                number.map(TargetPort::Number)
             }
-            IntegerOrText::Text(text) => {
-                let spanned = SpannedValue {
-                    value: text.clone(),
-                    at: target.at.clone(),
-                };
-                TargetPort::Named(values::port_name(&spanned, report)?)
+            IntegerOrText::Text(value) => {
+                let name = values::port_name(&SpannedValue { value, at }, report);
+                name.map(TargetPort::Named)
             }
         },
     };
-    let node_port = match &port.node_port {
-        // Kubernetes writes 0 for "choose one".
-        Some(number) if number.value != 0 => Some(report.port(number)?),
-        _ => None,
-    };
-    let app_protocol = port.app_protocol.as_ref().map(|text| &*text.value);
-    let protocol = if transport == Transport::Udp {
-        Protocol::Udp
-    } else {
-        protocol(app_protocol, &name, number)
+    let protocol = match transport {
+        Transport::Udp => Protocol::Udp,
+        Transport::Tcp => protocol(app_protocol.as_deref(), &name, number),
     };
     Some(ServicePort {
         name,
         number,
         protocol,
         transport,
-        target,
+        target: target?,
         node_port,
-        source: report.source(&port.at),
+        source: report.source(fields.at()),
     })
 }
 

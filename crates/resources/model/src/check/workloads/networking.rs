@@ -7,13 +7,12 @@ use std::sync::Arc;
 use crate::check::CheckedResource;
 use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{Cursor, FieldPath, Fields, Report};
+use crate::decode::{Cursor, FieldPath, Fields, Report, Text};
 use crate::mesh::{
     CaptureSelection, EndpointAddress, ProxyConfig, ServiceEntryEndpoint, Topology, Workload,
     WorkloadKind, WorkloadType,
 };
 use crate::names::{Hostname, Labels, Port, ResourceName, WorkloadKey};
-use crate::written::Text;
 
 /// Label that says a proxy stands before something that is no Pod.
 const TLS_MODE: &str = "security.istio.io/tlsMode";

@@ -1,20 +1,20 @@
-//! Checks of Pods and of the templates of Pods.
+//! Reads and checks Pods and the templates of Pods. Most of a Pod's specification means nothing on one machine; those
+//! fields are known by name, so that a folder written for Kubernetes passes and a slip of the pen does not.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::check::probe::no_nul;
 use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{FieldPath, Fields, Report, SpannedValue};
+use crate::decode::{FieldPath, Fields, Report, SpannedValue, Text};
 use crate::mesh::workload::{PROXY_CONTAINER, TUNNEL};
 use crate::mesh::{
-    Container, ContainerPort, EnvFrom, EnvValue, Pod, PodPhase, PodTemplate, Restart,
-    SecurityContext, WorkloadType,
+    Container, ContainerPort, ControllerKind, EnvFrom, EnvValue, Pod, PodPhase, PodTemplate,
+    Restart, SecurityContext, WorkloadType,
 };
 use crate::names::Labels;
 use crate::text::clip;
-use crate::written::pod as written;
 
 /// Label or annotation that says whether a Pod has a sidecar.
 pub(in crate::check) const INJECT: &str = "sidecar.istio.io/inject";
@@ -31,52 +31,91 @@ pub fn asks_for_node_proxy(pod: Option<&str>, namespace: Option<&str>) -> bool {
     pod.or(namespace) == Some("ambient")
 }
 
-pub(in crate::check) fn pod(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Pod> {
-    let spec = written::PodSpec::read(fields);
-    let status = written::PodStatus::read(fields);
-    let phases = [
-        ("Pending", PodPhase::Pending),
-        ("Running", PodPhase::Running),
-        ("Succeeded", PodPhase::Succeeded),
-        ("Failed", PodPhase::Failed),
-        ("Unknown", PodPhase::Unknown),
-    ];
-    let phase = status
-        .phase
-        .as_ref()
-        .map_or(Some(PodPhase::Running), |text| report.one_of(text, &phases));
-    let mut addresses: Vec<IpAddr> = Vec::new();
-    for text in status.pod_ip.iter().chain(&status.pod_ips) {
-        if let Some(address) = values::unicast_ip(text, report)
-            && !addresses.contains(&address)
-        {
-            addresses.push(address);
-        }
-    }
+/// Fields of a Pod that mean nothing on one machine.
+const IGNORED_IN_POD: [&str; 33] = [
+    "activeDeadlineSeconds",
+    "affinity",
+    "automountServiceAccountToken",
+    "dnsConfig",
+    "dnsPolicy",
+    "enableServiceLinks",
+    "ephemeralContainers",
+    "hostAliases",
+    "hostIPC",
+    "hostPID",
+    "hostUsers",
+    "hostname",
+    "hostnameOverride",
+    "imagePullSecrets",
+    "nodeSelector",
+    "os",
+    "overhead",
+    "preemptionPolicy",
+    "priority",
+    "priorityClassName",
+    "readinessGates",
+    "resourceClaims",
+    "resources",
+    "runtimeClassName",
+    "schedulerName",
+    "schedulingGates",
+    "serviceAccount",
+    "setHostnameAsFQDN",
+    "shareProcessNamespace",
+    "subdomain",
+    "tolerations",
+    "topologySpreadConstraints",
+    "volumes",
+];
+
+/// Likewise, of a container.
+const IGNORED_IN_CONTAINER: [&str; 12] = [
+    "imagePullPolicy",
+    "lifecycle",
+    "resizePolicy",
+    "resources",
+    "restartPolicy",
+    "stdin",
+    "stdinOnce",
+    "terminationMessagePath",
+    "terminationMessagePolicy",
+    "tty",
+    "volumeDevices",
+    "volumeMounts",
+];
+
+const PHASES: [(&str, PodPhase); 5] = [
+    ("Pending", PodPhase::Pending),
+    ("Running", PodPhase::Running),
+    ("Succeeded", PodPhase::Succeeded),
+    ("Failed", PodPhase::Failed),
+    ("Unknown", PodPhase::Unknown),
+];
+
+pub(in crate::check) fn pod(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Pod {
     let owner = owner(&meta);
-    let at = meta.at.clone();
-    let ready = status.ready.unwrap_or(true) && !meta.removed;
-    let live = meta.live;
-    let template = template(meta.labels, meta.annotations, &spec, &at, report)?;
-    Some(Pod {
+    let mut template = template(None, (meta.labels, meta.annotations), fields, &meta.at);
+    template.injected = template.injected.filter(|_| meta.live);
+    // Other fields that a cluster writes here are ignored.
+    let mut status = fields.inner_or_empty("status");
+    let phase = status.one_of("phase", &PHASES);
+    let mut ips: Vec<Text> = status.text("podIP").into_iter().collect();
+    ips.extend(status.list("podIPs", |one| one.fields()?.text("ip")));
+    let ready = status.list("conditions", |one| {
+        let mut condition = one.fields()?;
+        let is_ready = &*condition.text("type")?.value == "Ready";
+        let status = condition.text("status")?;
+        is_ready.then(|| &*status.value == "True")
+    });
+    Pod {
         name: meta.name,
         source: meta.source,
-        template: PodTemplate {
-            injected: live.then(|| has_proxy(&spec)),
-            ..template
-        },
-        addresses,
-        phase: phase?,
-        ready,
+        template,
+        addresses: values::unicast_ips(&ips, report),
+        phase: phase.unwrap_or(PodPhase::Running),
+        ready: ready.first() != Some(&false) && !meta.removed,
         owner,
-    })
-}
-
-/// Returns true if one of the containers is the sidecar, or the proxy of a gateway.
-fn has_proxy(spec: &written::PodSpec) -> bool {
-    let containers = spec.containers.iter().filter_map(|one| one.name.as_ref());
-    let mut names = containers.chain(&spec.init_containers);
-    names.any(|name| &*name.value == PROXY_CONTAINER)
+    }
 }
 
 /// The owner of a Pod: a Deployment behind its ReplicaSet, a CronJob behind its Job, or the named owner.
@@ -114,95 +153,103 @@ fn scheduled_by(job: &str) -> Option<&str> {
         .then_some(cron_job)
 }
 
+/// Reads `spec` of a Pod, or of the template of a controller.
 pub(in crate::check) fn template(
-    labels: Labels,
-    annotations: Labels,
-    spec: &written::PodSpec,
+    controller: Option<ControllerKind>,
+    (labels, annotations): (Labels, Labels),
+    parent: &mut Fields<'_>,
     at: &FieldPath,
-    report: &Report,
-) -> Option<PodTemplate> {
-    const DEFAULT_GRACE: Duration = Duration::from_secs(30); // Kubernetes'
+) -> PodTemplate {
+    let report = parent.report();
     check_words(&labels, &annotations, at, report);
-    let capture = crate::check::capture::scope(&annotations, at, report);
+    let mut spec = parent.inner_or_empty("spec");
     let spec_at = FieldPath {
         place: at.place,
-        path: values::join(&at.path, "spec"),
+        path: spec.at().path.clone(),
     };
-    if spec.containers.is_empty() {
-        report.required(None::<()>, &spec_at, "containers");
+    let account = spec.text("serviceAccountName");
+    let security = security_context(&mut spec);
+    let (mut any, mut names) = (false, Vec::new());
+    let containers = spec.mappings("containers", |fields| {
+        any = true;
+        container(fields, &security.0, &mut names)
+    });
+    report.required(any.then_some(()), &spec_at, "containers");
+    values::unique_names("container", &names, report);
+    let init = spec.list("initContainers", |one| one.fields()?.text("name"));
+    let host_network = spec.flag("hostNetwork");
+    let grace = spec.integer("terminationGracePeriodSeconds");
+    let restart = restart(spec.text("restartPolicy").as_ref(), controller, at, report);
+    let node = spec.value("nodeName");
+    spec.ignore(&IGNORED_IN_POD);
+    spec.finish();
+    let mut names = names.iter().chain(&init);
+    PodTemplate {
+        restart,
+        labels,
+        service_account: values::service_account(account.as_ref(), report),
+        service_account_source: account.as_ref().map(|text| report.source(&text.at)),
+        has_sidecar: false, // known when the namespace is, at assembly
+        // One of the containers is the sidecar, or the proxy of a gateway.
+        injected: match controller {
+            None => Some(names.any(|name| &*name.value == PROXY_CONTAINER)),
+            Some(_) => None,
+        },
+        host_network,
+        ambient: false,          // likewise
+        asks_for_ambient: false, // likewise
+        node: node.unwrap_or_default(),
+        rewrites_probes: annotations.get(REWRITE_PROBES) != Some("false"),
+        topology: crate::check::topology::topology(&annotations, at, report),
+        capture: crate::check::capture::scope(&annotations, at, report),
+        annotations,
+        containers,
+        termination_grace: termination_grace(grace.as_ref(), report),
     }
-    let grace = spec
-        .termination_grace_seconds
-        .as_ref()
-        .map_or(Some(DEFAULT_GRACE), |seconds| {
-            let value = u32::try_from(seconds.value)
-                .ok()
-                .map(|s| Duration::from_secs(s.into()));
-            if value.is_none() {
-                report.error(
-                    codes::BAD_VALUE,
-                    &seconds.at,
-                    format!("{} seconds are not allowed", seconds.value),
-                    "0 or more",
-                );
-            }
-            value
-        });
-    let containers: Vec<Container> = spec
-        .containers
-        .iter()
-        .filter_map(|c| container(c, &spec.security, report))
-        .collect();
-    names_once(&spec.containers, report);
+}
+
+fn termination_grace(seconds: Option<&SpannedValue<i64>>, report: &Report) -> Duration {
+    const DEFAULT_GRACE: Duration = Duration::from_secs(30); // Kubernetes'
+    let Some(seconds) = seconds else {
+        return DEFAULT_GRACE;
+    };
+    let value = u32::try_from(seconds.value).ok();
+    if value.is_none() {
+        let message = format!("{} seconds are not allowed", seconds.value);
+        report.error(codes::BAD_VALUE, &seconds.at, message, "0 or more");
+    }
+    value.map_or(DEFAULT_GRACE, |seconds| Duration::from_secs(seconds.into()))
+}
+
+/// `restartPolicy`, as far as a controller allows it.
+fn restart(
+    text: Option<&Text>,
+    controller: Option<ControllerKind>,
+    at: &FieldPath,
+    report: &Report,
+) -> Restart {
     let policies = [
         ("Always", Restart::Always),
         ("OnFailure", Restart::OnFailure),
         ("Never", Restart::Never),
     ];
-    let policy = spec.restart_policy.as_ref();
-    let restart = policy.map_or(Some(Restart::Always), |text| report.one_of(text, &policies));
-    Some(PodTemplate {
-        restart: restart?,
-        labels,
-        service_account: values::service_account(spec.service_account.as_ref(), report),
-        service_account_source: spec
-            .service_account
-            .as_ref()
-            .map(|text| report.source(&text.at)),
-        has_sidecar: false, // known when the namespace is, at assembly
-        injected: None,
-        host_network: spec.host_network,
-        ambient: false,          // likewise
-        asks_for_ambient: false, // likewise
-        node: spec
-            .node
-            .as_ref()
-            .map_or_else(|| "".into(), |text| text.value.clone()),
-        rewrites_probes: annotations.get(REWRITE_PROBES) != Some("false"),
-        topology: crate::check::topology::topology(&annotations, at, report),
-        annotations,
-        containers,
-        termination_grace: grace?,
-        capture,
-    })
-}
-
-fn names_once(containers: &[written::Container], report: &Report) {
-    let names = containers.iter().filter_map(|c| c.name.as_ref());
-    values::unique(
-        "container",
-        names.map(|name| (name.value.clone(), &name.at)),
-        report,
-    );
-    // Kubernetes takes a name in several containers, and the first of them for it.
-    for container in containers {
-        let names = container.ports.iter().filter_map(|port| port.name.as_ref());
-        values::unique(
-            "container port",
-            names.map(|name| (name.value.clone(), &name.at)),
-            report,
-        );
+    let said = text.map_or(Some(Restart::Always), |text| report.one_of(text, &policies));
+    let always = said.map(|said| said == Restart::Always);
+    match (controller, always, text) {
+        (Some(ControllerKind::Job { .. }), Some(true), _) => {
+            let at = text.map_or(at, |text| &text.at);
+            let message = "a Job's Pods cannot have restartPolicy Always, which is the default";
+            report.error(codes::BAD_VALUE, at, message, "OnFailure or Never");
+        }
+        (Some(ControllerKind::Job { .. }) | None, ..) => {}
+        (Some(kind), Some(false), Some(text)) => {
+            let message = format!("a {kind}'s Pods cannot have restartPolicy {}", text.value);
+            let help = "Always; a Pod or a Job may have the others";
+            report.error(codes::BAD_VALUE, &text.at, message, help);
+        }
+        (Some(_), ..) => {}
     }
+    said.unwrap_or(Restart::Always)
 }
 
 /// A word that decides about encryption, or whether it is in the way, must be one that is known.
@@ -242,175 +289,178 @@ fn check_words(labels: &Labels, annotations: &Labels, at: &FieldPath, report: &R
     }
 }
 
+/// User and group of a `securityContext`.
+type Ids = [Option<SpannedValue<i64>>; 2];
+
+/// Reads `securityContext` of a Pod or of a container: user, group and privileges of the application. Its other fields are
+/// a container runtime's business.
+fn security_context(parent: &mut Fields<'_>) -> (Ids, Vec<Arc<str>>) {
+    let mut fields = parent.inner_or_empty("securityContext");
+    let ids = ["runAsUser", "runAsGroup"].map(|name| fields.integer(name));
+    let privileged = fields.flag("privileged").then(|| "privileged".into());
+    let mut privileges = fields.inner_or_empty("capabilities").values("add");
+    privileges.extend(privileged);
+    (ids, privileges)
+}
+
 /// Users and groups are numbers; a container's own are stronger than its Pod's.
-fn security(
-    own: &written::SecurityContext,
-    pod: &written::SecurityContext,
-    report: &Report,
-) -> SecurityContext {
-    let number = |own: &Option<SpannedValue<i64>>, pod: &Option<SpannedValue<i64>>| {
-        let number = own.as_ref().or(pod.as_ref())?;
+fn security(fields: &mut Fields<'_>, pod: &Ids) -> SecurityContext {
+    let (own, privileges) = security_context(fields);
+    let number = |index: usize| {
+        let number = own[index].as_ref().or(pod[index].as_ref())?;
         let value = u32::try_from(number.value).ok();
         if value.is_none() {
             let message = format!("{} is no user or group", number.value);
+            let report = fields.report();
             report.error(codes::BAD_VALUE, &number.at, message, "0 or more");
         }
         value
     };
-    let added = own.added_capabilities.iter();
-    let privileged = own.privileged.then(|| "privileged".into());
     SecurityContext {
-        user: number(&own.user, &pod.user),
-        group: number(&own.group, &pod.group),
-        privileges: added
-            .map(|text| text.value.clone())
-            .chain(privileged)
-            .collect(),
+        user: number(0),
+        group: number(1),
+        privileges,
     }
 }
 
-fn env_from(written: &written::EnvFrom, report: &Report) -> Option<EnvFrom> {
-    let (reference, secret) = match (&written.config_map, &written.secret) {
+fn env_from(fields: &mut Fields<'_>) -> Option<EnvFrom> {
+    let report = fields.report();
+    let prefix = fields.value("prefix");
+    let reference = |inner: &mut Fields<'_>| (inner.value("name"), inner.flag("optional"));
+    let config_map = fields.mapping("configMapRef", reference);
+    let ((name, optional), secret) = match (config_map, fields.mapping("secretRef", reference)) {
         (Some(reference), None) => (reference, false),
         (None, Some(reference)) => (reference, true),
         _ => {
             let message = "an envFrom entry has exactly one source";
             let help = "keep `configMapRef` or `secretRef`";
-            report.error(codes::CONTRADICTION, &written.at, message, help);
+            report.error(codes::CONTRADICTION, fields.at(), message, help);
             return None;
         }
     };
-    let prefix = written.prefix.as_ref();
     Some(EnvFrom {
-        prefix: prefix.map_or_else(|| "".into(), |text| text.value.clone()),
+        prefix: prefix.unwrap_or_default(),
         secret,
-        name: report
-            .required(reference.0.as_ref(), &written.at, "name")?
-            .value
-            .clone(),
-        optional: reference.1,
+        name: report.required(name, fields.at(), "name")?,
+        optional,
     })
 }
 
-fn container(
-    written: &written::Container,
-    pod: &written::SecurityContext,
-    report: &Report,
-) -> Option<Container> {
-    let values_of = |texts: &[crate::written::Text]| {
-        texts
-            .iter()
-            .map(|text| text.value.clone())
-            .collect::<Vec<_>>()
-    };
-    let name = report.required(written.name.as_ref(), &written.at, "name")?;
-    if let Some(text) = written
-        .command
-        .iter()
-        .chain(&written.args)
-        .find(|text| text.value.contains('\0'))
-    {
-        report.bad(text, " as an argument", "remove the NUL character");
-    }
-    let env = written
-        .env
-        .iter()
-        .filter_map(|var| env(var, report))
-        .collect();
-    let ports = written.ports.iter().filter_map(|port| {
-        let number = report.required(port.number.as_ref(), &port.at, "containerPort")?;
-        if let Some(protocol) = &port.protocol {
-            report.one_of(protocol, &[("TCP", ()), ("UDP", ()), ("SCTP", ())]);
-        }
-        let name = port
-            .name
-            .as_ref()
-            .and_then(|name| values::port_name(name, report));
-        Some(ContainerPort {
-            name,
-            number: report.port(number)?,
-            source: report.source(&port.at),
-        })
-    });
-    let ports: Vec<_> = ports.collect();
-    let probes = crate::check::probe::probes(written, &ports, report);
+fn container(fields: &mut Fields<'_>, pod: &Ids, names: &mut Vec<Text>) -> Option<Container> {
+    let report = fields.report();
+    let values_of = |texts: Vec<Text>| texts.into_iter().map(|text| text.value).collect();
+    let name = fields.text("name");
+    names.extend(name.clone());
+    let name = report.required(name, fields.at(), "name");
+    let name = name.and_then(|name| values::label_name(&name, "the name of a container", report));
+    let image = fields.value("image");
+    let mut command = fields.texts("command");
+    let in_command = command.len();
+    command.extend(fields.texts("args"));
+    no_nul(&command, report);
+    let args = command.split_off(in_command);
+    let env = fields.mappings("env", env);
+    let env_from = fields.mappings("envFrom", env_from);
+    let working_dir = fields.value("workingDir");
+    let mut port_names = Vec::new();
+    let ports = fields.mappings("ports", |port| container_port(port, &mut port_names));
+    // Kubernetes takes a name in several containers, and the first of them for it.
+    values::unique_names("container port", &port_names, report);
+    let probes = crate::check::probe::probes(fields, &ports);
+    let security = security(fields, pod);
+    fields.ignore(&IGNORED_IN_CONTAINER);
     Some(Container {
-        name: values::label_name(name, "the name of a container", report)?,
-        image: written.image.as_ref().map(|image| image.value.clone()),
-        command: values_of(&written.command),
-        args: values_of(&written.args),
-        env_from: written
-            .env_from
-            .iter()
-            .filter_map(|from| env_from(from, report))
-            .collect(),
+        name: name?,
+        image,
+        command: values_of(command),
+        args: values_of(args),
+        env_from,
         env,
-        working_dir: written.working_dir.as_ref().map(|dir| dir.value.clone()),
+        working_dir,
         ports,
         probes,
-        security: security(&written.security, pod, report),
-        source: report.source(&written.at),
+        security,
+        source: report.source(fields.at()),
     })
 }
 
-fn env(written: &written::EnvVar, report: &Report) -> Option<(Arc<str>, EnvValue)> {
-    let name = report.required(written.name.as_ref(), &written.at, "name")?;
-    let help = "a name has no `=`, no NUL, and is not empty";
-    let valid = |text: &str| (!text.is_empty() && !text.contains(['=', '\0'])).then(|| text.into());
-    let name = report.parsed(name, "a variable", valid, help)?;
-    let said = [
-        written.value.is_some(),
-        written.field.is_some(),
-        written.config_map_key.is_some(),
-        written.secret_key.is_some(),
-    ];
-    if said.into_iter().filter(|said| *said).count() > 1 {
-        report.error(
-            codes::CONTRADICTION,
-            &written.at,
-            "a variable has exactly one value",
-            "keep `value` or one of `valueFrom`",
-        );
-    }
-    let key = |reference: &written::KeyRef| {
-        let name = report
-            .required(reference.name.as_ref(), &reference.at, "name")?
-            .value
-            .clone();
-        let key = report
-            .required(reference.key.as_ref(), &reference.at, "key")?
-            .value
-            .clone();
-        Some((name, key, reference.optional))
-    };
-    let value = if let Some(field) = &written.field {
-        EnvValue::Field(pod_field(field, report)?)
-    } else if let Some(reference) = &written.config_map_key {
-        let (name, key, optional) = key(reference)?;
-        EnvValue::ConfigMapKey {
-            name,
-            key,
-            optional,
-        }
-    } else if let Some(reference) = &written.secret_key {
-        let (name, key, optional) = key(reference)?;
-        EnvValue::SecretKey {
-            name,
-            key,
-            optional,
-        }
-    } else {
-        EnvValue::Text(
-            written
-                .value
-                .as_ref()
-                .map_or_else(|| "".into(), |text| text.value.clone()),
-        )
-    };
-    Some((name, value))
+fn container_port(fields: &mut Fields<'_>, names: &mut Vec<Text>) -> Option<ContainerPort> {
+    let report = fields.report();
+    let name = fields.text("name");
+    names.extend(name.clone());
+    let number = report.required(
+        fields.integer("containerPort"),
+        fields.at(),
+        "containerPort",
+    );
+    fields.one_of("protocol", &[("TCP", ()), ("UDP", ()), ("SCTP", ())]);
+    fields.ignore(&["hostIP", "hostPort"]);
+    let number = number?;
+    Some(ContainerPort {
+        name: name.and_then(|name| values::port_name(&name, report)),
+        number: report.port(&number)?,
+        source: report.source(fields.at()),
+    })
 }
 
-fn pod_field(field: &crate::written::Text, report: &Report) -> Option<Arc<str>> {
+fn env(fields: &mut Fields<'_>) -> Option<(Arc<str>, EnvValue)> {
+    let report = fields.report();
+    let name = report.required(fields.text("name"), fields.at(), "name");
+    let help = "a name has no `=`, no NUL, and is not empty";
+    let valid = |text: &str| (!text.is_empty() && !text.contains(['=', '\0'])).then(|| text.into());
+    let name = name.and_then(|name| report.parsed(&name, "a variable", valid, help));
+    let value = fields.value("value").map(EnvValue::Text);
+    let from = fields.mapping("valueFrom", value_from);
+    let mut values = value
+        .into_iter()
+        .chain(from.into_iter().flatten().flatten());
+    let value = values.next();
+    if values.next().is_some() {
+        let message = "a variable has exactly one value";
+        let help = "keep `value` or one of `valueFrom`";
+        report.error(codes::CONTRADICTION, fields.at(), message, help);
+    }
+    Some((name?, value.unwrap_or_else(|| EnvValue::Text("".into()))))
+}
+
+fn value_from(from: &mut Fields<'_>) -> [Option<EnvValue>; 3] {
+    let report = from.report();
+    let field = from.mapping("fieldRef", |field| {
+        let path = field.text("fieldPath");
+        field.ignore(&["apiVersion"]);
+        path.map(|path| EnvValue::Field(pod_field(path, report)))
+    });
+    let key = |reference: &mut Fields<'_>| {
+        let [name, key] = ["name", "key"].map(|part| {
+            let value = reference.value(part);
+            report
+                .required(value, reference.at(), part)
+                .unwrap_or_default()
+        });
+        (name, key, reference.flag("optional"))
+    };
+    let config_map = from.mapping("configMapKeyRef", key);
+    let secret = from.mapping("secretKeyRef", key);
+    from.without_effect(&[
+        ("resourceFieldRef", "the variable is empty"),
+        ("fileKeyRef", "the variable is empty"),
+    ]);
+    [
+        field.flatten(),
+        config_map.map(|(name, key, optional)| EnvValue::ConfigMapKey {
+            name,
+            key,
+            optional,
+        }),
+        secret.map(|(name, key, optional)| EnvValue::SecretKey {
+            name,
+            key,
+            optional,
+        }),
+    ]
+}
+
+fn pod_field(field: Text, report: &Report) -> Arc<str> {
     const FIELDS: [&str; 8] = [
         "metadata.name",
         "metadata.namespace",
@@ -426,13 +476,9 @@ fn pod_field(field: &crate::written::Text, report: &Report) -> Option<Arc<str>> 
         text.strip_prefix(prefix)
             .is_some_and(|rest| rest.starts_with("['") && rest.ends_with("']"))
     };
-    if FIELDS.contains(&text) || keyed("metadata.labels") || keyed("metadata.annotations") {
-        return Some(field.value.clone());
+    if !FIELDS.contains(&text) && !keyed("metadata.labels") && !keyed("metadata.annotations") {
+        let help = crate::text::suggest(text, FIELDS);
+        report.bad(&field, " as a field of a Pod", help);
     }
-    report.bad(
-        field,
-        " as a field of a Pod",
-        crate::text::suggest(text, FIELDS),
-    );
-    None
+    field.value
 }

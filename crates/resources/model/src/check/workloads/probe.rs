@@ -1,18 +1,15 @@
-//! Checks of the probes of containers and WorkloadGroups: Kubernetes' defaults and bounds. A probe that cannot run as
-//! written is refused.
+//! Reads and checks the probes of containers and WorkloadGroups: Kubernetes' defaults and bounds. A probe that cannot run
+//! as written is refused.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::codes;
-use crate::decode::{FieldPath, IntegerOrText, Report, SpannedValue};
+use crate::decode::{Fields, IntegerOrText, Report, SpannedValue, Text};
 use crate::mesh::{ContainerPort, HealthProbe, Probe, ProbeAction, Probes};
 use crate::names::Port;
 use crate::text::{clip, suggest};
-use crate::written::Text;
-use crate::written::pod as written_pod;
-use crate::written::probe as written;
 
 /// Kubernetes' default of `periodSeconds`.
 const PERIOD: i64 = 10;
@@ -54,38 +51,27 @@ enum ProbeOwner {
     Liveness,
 }
 
-pub(in crate::check) fn probes(
-    container: &written_pod::Container,
-    ports: &[ContainerPort],
-    report: &Report,
-) -> Probes {
-    let check = |written: &Option<written::Probe>, kind| {
-        written
-            .as_ref()
-            .and_then(|written| probe(written, kind, ProbeNames::Container(ports), report))
+/// A question, and the loopback address where it is asked.
+type HostedAction = (ProbeAction, Option<IpAddr>);
+
+/// Reads the probes of a container with these ports.
+pub(in crate::check) fn probes(container: &mut Fields<'_>, ports: &[ContainerPort]) -> Probes {
+    let mut read = |name, owner| {
+        let names = ProbeNames::Container(ports);
+        let probe = container.mapping(name, |fields| probe(fields, owner, names));
+        probe.flatten().map(|(probe, _)| probe)
     };
     Probes {
-        startup: check(&container.startup_probe, ProbeOwner::Startup),
-        readiness: check(&container.readiness_probe, ProbeOwner::Readiness),
-        liveness: check(&container.liveness_probe, ProbeOwner::Liveness),
+        startup: read("startupProbe", ProbeOwner::Startup),
+        readiness: read("readinessProbe", ProbeOwner::Readiness),
+        liveness: read("livenessProbe", ProbeOwner::Liveness),
     }
 }
 
-/// The probe of a WorkloadGroup.
-pub(in crate::check) fn of_member(
-    written: &written::Probe,
-    report: &Report,
-) -> Option<HealthProbe> {
-    let probe = probe(written, ProbeOwner::Readiness, ProbeNames::Member, report)?;
-    let host = match (&written.http, &written.tcp) {
-        (Some(http), _) => http.host.as_ref(),
-        (_, Some(tcp)) => tcp.host.as_ref(),
-        _ => None,
-    };
-    Some(HealthProbe {
-        probe,
-        host: host.and_then(loopback),
-    })
+/// Reads the probe of a WorkloadGroup.
+pub(in crate::check) fn of_member(fields: &mut Fields<'_>) -> Option<HealthProbe> {
+    let (probe, host) = probe(fields, ProbeOwner::Readiness, ProbeNames::Member)?;
+    Some(HealthProbe { probe, host })
 }
 
 /// An address of the machine's own.
@@ -97,22 +83,24 @@ fn loopback(host: &Text) -> Option<IpAddr> {
 }
 
 fn probe(
-    written: &written::Probe,
-    kind: ProbeOwner,
-    ports: ProbeNames<'_>,
-    report: &Report,
-) -> Option<Probe> {
-    let question = question(written, ports, report);
-    let delay = count(written.initial_delay.as_ref(), 0, report);
-    let period = count(written.period.as_ref(), PERIOD, report);
-    let timeout = count(written.timeout.as_ref(), TIMEOUT, report);
-    let successes = count(written.success_threshold.as_ref(), SUCCESSES, report);
-    let failures = count(written.failure_threshold.as_ref(), FAILURES, report);
-    if let (Some(number), Some(2..), true) = (
-        &written.success_threshold,
-        successes,
-        kind != ProbeOwner::Readiness,
-    ) {
+    fields: &mut Fields<'_>,
+    owner: ProbeOwner,
+    names: ProbeNames<'_>,
+) -> Option<(Probe, Option<IpAddr>)> {
+    let report = fields.report();
+    let question = question(fields, names);
+    let delay = count(fields.integer("initialDelaySeconds").as_ref(), 0, report);
+    let period = count(fields.integer("periodSeconds").as_ref(), PERIOD, report);
+    let timeout = count(fields.integer("timeoutSeconds").as_ref(), TIMEOUT, report);
+    let number = fields.integer("successThreshold");
+    let successes = count(number.as_ref(), SUCCESSES, report);
+    let failures = count(
+        fields.integer("failureThreshold").as_ref(),
+        FAILURES,
+        report,
+    );
+    let grace = fields.integer("terminationGracePeriodSeconds");
+    if let (Some(number), Some(2..), true) = (number, successes, owner != ProbeOwner::Readiness) {
         report.error(
             codes::BAD_VALUE,
             &number.at,
@@ -121,20 +109,19 @@ fn probe(
         );
         return None;
     }
-    let grace = match &written.termination_grace {
-        None => None,
-        Some(number) => Some(termination_grace(number, kind, report)?),
-    };
+    let termination_grace = grace.and_then(|number| termination_grace(&number, owner, report));
     let seconds = |count: u32| Duration::from_secs(count.into());
-    Some(Probe {
-        question: question?,
+    let (question, host) = question?;
+    let probe = Probe {
+        question,
         initial_delay: seconds(delay?),
         period: seconds(period?),
         timeout: seconds(timeout?),
         success_threshold: successes?,
         failure_threshold: failures?,
-        termination_grace: grace,
-    })
+        termination_grace,
+    };
+    Some((probe, host))
 }
 
 /// A number of seconds or answers; not said, or 0, is the default.
@@ -181,91 +168,66 @@ fn termination_grace(
     }
 }
 
-fn question(
-    written: &written::Probe,
-    ports: ProbeNames<'_>,
-    report: &Report,
-) -> Option<ProbeAction> {
+fn question(fields: &mut Fields<'_>, names: ProbeNames<'_>) -> Option<HostedAction> {
     let said = [
-        written.http.is_some(),
-        written.tcp.is_some(),
-        written.grpc.is_some(),
-        written.exec.is_some(),
+        fields.mapping("httpGet", |fields| http(fields, names)),
+        fields.mapping("tcpSocket", |fields| {
+            let (port, host) = (port(fields, names), own_host(fields, names));
+            Some((ProbeAction::Tcp { port: port? }, host))
+        }),
+        fields.mapping("grpc", |fields| Some((grpc(fields)?, None))),
+        fields.mapping("exec", |fields| Some((exec(fields)?, None))),
     ];
-    let said = said.into_iter().filter(|said| *said).count();
-    if said != 1 {
-        let (code, message) = match said {
-            0 => (codes::MISSING, "the probe has no handler"),
-            _ => (codes::CONTRADICTION, "a probe has exactly one handler"),
-        };
-        let help = "give it one of httpGet, tcpSocket, grpc, exec";
-        report.error(code, &written.at, message, help);
-        return None;
-    }
-    if let Some(http) = &written.http {
-        return self::http(http, ports, report);
-    }
-    if let Some(tcp) = &written.tcp {
-        let port = port(tcp.port.as_ref(), &tcp.at, ports, report);
-        no_other_host(tcp.host.as_ref(), ports, report)?;
-        return Some(ProbeAction::Tcp { port: port? });
-    }
-    if let Some(grpc) = &written.grpc {
-        return self::grpc(grpc, report);
-    }
-    written
-        .exec
-        .as_ref()
-        .and_then(|exec| self::exec(exec, report))
-}
-
-fn http(written: &written::HttpGet, ports: ProbeNames<'_>, report: &Report) -> Option<ProbeAction> {
-    let port = port(written.port.as_ref(), &written.at, ports, report);
-    let host = no_other_host(written.host.as_ref(), ports, report);
-    let tls = match &written.scheme {
-        None => Some(false),
-        Some(text) => report.one_of(text, &[("HTTP", false), ("HTTPS", true)]),
+    let mut said = said.into_iter().flatten();
+    let (code, message) = match (said.next(), said.next()) {
+        (Some(question), None) => return question,
+        (None, _) => (codes::MISSING, "the probe has no handler"),
+        (Some(_), Some(_)) => (codes::CONTRADICTION, "a probe has exactly one handler"),
     };
-    let path = match &written.path {
-        None => Some("/".into()),
-        Some(text) => path(text, report),
-    };
-    let headers = written.headers.iter().map(|one| header(one, report));
-    let headers: Vec<_> = headers.collect();
-    host?;
-    Some(ProbeAction::Http {
-        port: port?,
-        tls: tls?,
-        path: path?,
-        headers: headers.into_iter().collect::<Option<_>>()?,
-    })
-}
-
-/// Refuses another host. A probe checks its own container, or the workload beside its proxy; Kubernetes and Istio would
-/// allow any host.
-fn no_other_host(host: Option<&Text>, among: ProbeNames<'_>, report: &Report) -> Option<()> {
-    let Some(host) = host.filter(|host| !host.value.is_empty()) else {
-        return Some(());
-    };
-    if matches!(among, ProbeNames::Member) {
-        if loopback(host).is_some() {
-            return Some(());
-        }
-        report.error(
-            codes::NOT_YET,
-            &host.at,
-            "a probe of another host is not supported",
-            "write `localhost` or another loopback address; without `host` the probe uses the member's address",
-        );
-        return None;
-    }
-    report.error(
-        codes::NOT_YET,
-        &host.at,
-        "a probe of another host is not supported",
-        "remove it; for another host name in the request, set `Host` in httpHeaders",
-    );
+    let help = "give it one of httpGet, tcpSocket, grpc, exec";
+    fields.report().error(code, fields.at(), message, help);
     None
+}
+
+fn http(fields: &mut Fields<'_>, names: ProbeNames<'_>) -> Option<HostedAction> {
+    let report = fields.report();
+    let path = match fields.text("path") {
+        None => Some("/".into()),
+        Some(text) => path(&text, report),
+    };
+    let (port, host) = (port(fields, names), own_host(fields, names));
+    let tls = fields.one_of("scheme", &[("HTTP", false), ("HTTPS", true)]);
+    let headers = fields.mappings("httpHeaders", header);
+    let action = ProbeAction::Http {
+        port: port?,
+        tls: tls.unwrap_or(false),
+        path: path?,
+        headers,
+    };
+    Some((action, host))
+}
+
+/// Reads `host`: a loopback address of a member. Refuses another host. A probe checks its own container, or the workload
+/// beside its proxy; Kubernetes and Istio would allow any host.
+fn own_host(fields: &mut Fields<'_>, among: ProbeNames<'_>) -> Option<IpAddr> {
+    let host = fields.text("host").filter(|host| !host.value.is_empty())?;
+    let (own, help) = match among {
+        ProbeNames::Member => (
+            loopback(&host),
+            "write `localhost` or another loopback address; without `host` the probe uses the member's address",
+        ),
+        ProbeNames::Container(_) => (
+            None,
+            "remove it; for another host name in the request, set `Host` in httpHeaders",
+        ),
+    };
+    if own.is_none() {
+        let message = "a probe of another host is not supported";
+        fields
+            .report()
+            .error(codes::NOT_YET, &host.at, message, help);
+    }
+    own
 }
 
 pub(in crate::check) fn path(text: &Text, report: &Report) -> Option<Arc<str>> {
@@ -283,37 +245,40 @@ pub(in crate::check) fn path(text: &Text, report: &Report) -> Option<Arc<str>> {
     report.parsed(text, "a path", parse, help)
 }
 
-fn header(written: &written::HttpHeader, report: &Report) -> Option<(Arc<str>, Arc<str>)> {
-    let name = report.required(written.name.as_ref(), &written.at, "name")?;
-    let value = report.required(written.value.as_ref(), &written.at, "value")?;
+fn header(fields: &mut Fields<'_>) -> Option<(Arc<str>, Arc<str>)> {
+    let report = fields.report();
+    let (name, value) = (fields.text("name"), fields.text("value"));
+    let name = report.required(name, fields.at(), "name")?;
+    let value = report.required(value, fields.at(), "value")?;
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let good = !name.value.is_empty() && name.value.bytes().all(token);
     if !good || name.value.len() > MAX_TEXT_BYTES {
-        report.bad(name, " as the name of a field", "letters, digits and `-`");
+        report.bad(&name, " as the name of a field", "letters, digits and `-`");
         return None;
     }
     if FRAMING.contains(&&*name.value.to_ascii_lowercase()) {
         let help = "remove it: a probe has no body and uses its connection once";
-        report.bad(name, " in a probe", help);
+        report.bad(&name, " in a probe", help);
         return None;
     }
     let fit = |byte: u8| byte == b'\t' || (byte >= b' ' && byte != 0x7f);
     if !value.value.bytes().all(fit) || value.value.len() > MAX_TEXT_BYTES {
         let help = "no control characters, at most 4096 bytes";
-        report.bad(value, " as the value of a field", help);
+        report.bad(&value, " as the value of a field", help);
         return None;
     }
-    Some((name.value.clone(), value.value.clone()))
+    Some((name.value, value.value))
 }
 
-fn grpc(written: &written::Grpc, report: &Report) -> Option<ProbeAction> {
-    let port = report.required(written.port.as_ref(), &written.at, "port")?;
-    let service = match &written.service {
+fn grpc(fields: &mut Fields<'_>) -> Option<ProbeAction> {
+    let report = fields.report();
+    let port = report.required(fields.integer("port"), fields.at(), "port");
+    let service = match fields.text("service") {
         None => Some("".into()),
-        Some(text) => service(text, report),
+        Some(text) => service(&text, report),
     };
     Some(ProbeAction::Grpc {
-        port: report.port(port)?,
+        port: report.port(&port?)?,
         service: service?,
     })
 }
@@ -324,32 +289,27 @@ pub(in crate::check) fn service(text: &Text, report: &Report) -> Option<Arc<str>
     report.parsed(text, "a service", short, "at most 1024 bytes")
 }
 
-fn exec(written: &written::Exec, report: &Report) -> Option<ProbeAction> {
-    let program = written.command.first();
-    report.required(program, &written.at, "command")?;
-    if let Some(text) = written
-        .command
-        .iter()
-        .find(|text| text.value.contains('\0'))
-    {
-        let help = "remove the NUL character";
-        report.bad(text, " as an argument", help);
-        return None;
+fn exec(fields: &mut Fields<'_>) -> Option<ProbeAction> {
+    let report = fields.report();
+    let command = fields.texts("command");
+    report.required(command.first(), fields.at(), "command")?;
+    no_nul(&command, report);
+    let command = command.into_iter().map(|text| text.value).collect();
+    Some(ProbeAction::Exec { command })
+}
+
+/// Refuses a NUL character, which no argument of a program can have.
+pub(in crate::check) fn no_nul(arguments: &[Text], report: &Report) {
+    let mut arguments = arguments.iter();
+    if let Some(text) = arguments.find(|text| text.value.contains('\0')) {
+        report.bad(text, " as an argument", "remove the NUL character");
     }
-    let words = written.command.iter().map(|text| text.value.clone());
-    Some(ProbeAction::Exec {
-        command: words.collect(),
-    })
 }
 
 /// A number, or the name of one of the container's own ports.
-fn port(
-    written: Option<&SpannedValue<IntegerOrText>>,
-    parent: &FieldPath,
-    among: ProbeNames<'_>,
-    report: &Report,
-) -> Option<Port> {
-    let written = report.required(written, parent, "port")?;
+fn port(fields: &mut Fields<'_>, among: ProbeNames<'_>) -> Option<Port> {
+    let report = fields.report();
+    let written = report.required(fields.integer_or_text("port"), fields.at(), "port")?;
     let name = match &written.value {
         IntegerOrText::Integer(number) => {
             return report.port(&SpannedValue {

@@ -169,6 +169,35 @@ fn a_callers_cancellation_reaches_the_application_with_its_code() {
 }
 
 #[test]
+fn streams_end_with_a_connection_that_is_closed_for_want_of_memory() {
+    play(|| async {
+        let (told, mut was_told) = tokio::sync::mpsc::unbounded_channel();
+        let application = application(move |_, mut respond| {
+            let told = told.clone();
+            async move {
+                told.send(false).expect("the test listens");
+                // The proxy may close the connection instead.
+                let _ = std::future::poll_fn(|cx| respond.poll_reset(cx)).await;
+                told.send(true).expect("the test listens");
+            }
+        })
+        .await;
+        let stage = Stage::new(Settings::default());
+        stage.listed.set(true);
+        let inbound = stage.inbound(WireProtocol::Grpc, MutualTls::Disable, application);
+        let mut client = client(inbound.await).await;
+        let (response, _send) = client.send_request(call("/wait"), false).expect("sent");
+        assert_eq!(was_told.recv().await, Some(false));
+        stage.worker.shed(voile_memory::ShedOrder {
+            bytes: usize::MAX,
+            ordinary: true,
+        });
+        assert!(response.await.is_err());
+        assert_eq!(was_told.recv().await, Some(true));
+    });
+}
+
+#[test]
 fn an_applications_reset_reaches_the_caller_with_its_code() {
     play(|| async {
         let application = application(|_, mut respond| async move {

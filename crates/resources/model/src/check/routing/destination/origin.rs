@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use crate::check::values;
 use crate::codes;
-use crate::decode::{FieldPath, Fields, Report};
+use crate::decode::{FieldPath, Fields, Report, Text};
 use crate::mesh::routing_intent::ClientTlsMode;
 use crate::mesh::traffic::{Authorities, ClientTls, TlsOrigin};
 use crate::names::Hostname;
-use crate::written::Text;
 
 /// Value for the system's own authorities in place of a file.
 const SYSTEM: &str = "system";

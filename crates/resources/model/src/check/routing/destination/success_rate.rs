@@ -4,11 +4,10 @@
 use std::iter::once;
 
 use crate::codes;
-use crate::decode::{FieldPath, Report};
+use crate::decode::{FieldPath, Report, Text, TextMap};
 use crate::mesh::DestinationRule;
 use crate::mesh::traffic::SuccessRate;
 use crate::text::{clip, suggest};
-use crate::written::{Text, TextMap};
 
 /// Prefix of Voile's annotations.
 const PREFIX: &str = "voile.dev/";

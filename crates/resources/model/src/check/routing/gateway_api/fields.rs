@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use crate::check::values;
 use crate::codes;
-use crate::decode::{FieldPath, Fields, Report, SpannedValue};
+use crate::decode::{FieldPath, Fields, Report, SpannedValue, Text};
 use crate::mesh::gateway_api::{GROUP, Reference};
 use crate::names::{Namespace, Port, ResourceName};
 use crate::text::clip;
-use crate::written::Text;
 
 /// Reads a reference. `usual` is the default group and kind. The caller finishes the fields.
 pub(super) fn reference(

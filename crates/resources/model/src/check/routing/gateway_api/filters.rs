@@ -6,14 +6,13 @@ use voile_traffic::route::REDIRECT_STATUSES;
 
 use crate::check::routing::gateway_api::fields::{SERVICE, at_most, not_done, port, reference};
 use crate::codes;
-use crate::decode::{Cursor, FieldPath, Fields, Report};
+use crate::decode::{Cursor, FieldPath, Fields, Report, Text};
 use crate::mesh::action::{
     Cors, DirectResponse, HeaderEdits, HeaderRules, Origin, PathRewrite, Redirect, RedirectPort,
     RequestShare, Rewrite,
 };
 use crate::mesh::gateway_api::BackendTo;
 use crate::names::Namespace;
-use crate::written::Text;
 
 /// Most filters of a rule, by the API's schema.
 const MAX_FILTERS: usize = 16;

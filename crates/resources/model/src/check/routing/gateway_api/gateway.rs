@@ -7,7 +7,7 @@ use super::gateway_tls;
 use crate::check::routing::gateway_api::fields::{GATEWAY, SECRET, at_most, not_done, reference};
 use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{Cursor, Fields, Report};
+use crate::decode::{Cursor, Fields, Report, Text};
 use crate::mesh::gateway_api::{
     Admission, GROUP, Gateway, GatewayClass, LabelSelector, Listener, ListenerSet, ListenerTls,
     Operator, ReferenceGrant,
@@ -18,7 +18,6 @@ use crate::mesh::waypoint::{INBOUND_BINDING, InboundBinding};
 use crate::names::{self, Labels, Namespace};
 use crate::source::Source;
 use crate::text::clip;
-use crate::written::Text;
 
 /// Most listeners of one Gateway or ListenerSet, by the API's schema.
 const MAX_LISTENERS: usize = 64;

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use crate::check::routing::gateway_api::fields::{SECRET, at_most, not_done, reference};
 use crate::check::routing::intents::istio_gateway;
 use crate::check::values;
-use crate::decode::{Fields, Report};
+use crate::decode::{Fields, Report, Text};
 use crate::mesh::gateway_api::{ClientValidation, GatewayTlsConfig};
 use crate::mesh::routing_intent::ServerTlsMode;
 use crate::names::Namespace;
 use crate::text::clip;
-use crate::written::Text;
 
 /// Options of a listener that Istio reads.
 const TERMINATE_MODE: &str = "gateway.istio.io/tls-terminate-mode";

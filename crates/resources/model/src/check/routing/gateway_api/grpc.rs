@@ -92,7 +92,7 @@ fn method(mut fields: Fields<'_>, report: &Report) -> Option<TextMatch> {
             MatchMethod::Exact => {}
         }
     }
-    let word = |text: &Option<crate::written::Text>| match text {
+    let word = |text: &Option<crate::decode::Text>| match text {
         Some(text) if how == MatchMethod::Exact => text.value.replace('.', r"\."),
         Some(text) => format!("(?:{})", text.value),
         None => ANY.to_owned(),

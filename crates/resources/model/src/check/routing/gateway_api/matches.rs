@@ -6,10 +6,9 @@ use std::sync::Arc;
 use voile_traffic::route::Regex;
 
 use crate::codes;
-use crate::decode::{Cursor, Fields, Report};
+use crate::decode::{Cursor, Fields, Report, Text};
 use crate::mesh::{Criterion, HttpMatch, Subject, TextMatch};
 use crate::text::clip;
-use crate::written::Text;
 
 /// Methods that a match may ask for.
 const METHODS: [&str; 9] = [

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use crate::check::values::{self, Meta};
 use crate::codes;
-use crate::decode::{Cursor, FieldPath, Fields, Report};
+use crate::decode::{Cursor, FieldPath, Fields, Report, Text};
 use crate::mesh::routing_intent::{
     DeclaredServer, Gateway, ServerFiles, ServerHost, ServerTls, ServerTlsMode, TlsVersion,
 };
 use crate::names::{Hostname, Namespace, Port};
 use crate::source::Source;
-use crate::written::Text;
 
 /// Plaintext protocols whose requests the gateway parses.
 const PLAIN: [&str; 3] = ["HTTP", "HTTP2", "GRPC"];

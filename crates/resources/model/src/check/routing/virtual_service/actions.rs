@@ -8,14 +8,13 @@ use voile_traffic::route::REDIRECT_STATUSES;
 
 use super::RuleReader;
 use crate::codes;
-use crate::decode::{Cursor, FieldPath, Fields, SpannedValue};
+use crate::decode::{Cursor, FieldPath, Fields, SpannedValue, Text};
 use crate::mesh::action::{
     Abort, AbortStatus, Cors, Delay, DirectResponse, Fault, HeaderEdits, HeaderRules, Mirror,
     Origin, OriginMatch, PathRewrite, Redirect, RedirectPort, Regex, RegexRewrite, RequestShare,
     Rewrite,
 };
 use crate::text::clip;
-use crate::written::Text;
 
 /// Longest body of a `directResponse`, in bytes: Istio's bound.
 const MAX_BODY: usize = 1 << 20;

@@ -89,7 +89,7 @@ impl RuleReader<'_> {
         let report = self.report;
         let subnets = fields.texts("destinationSubnets");
         self.bounded(subnets.len(), &fields, "destinationSubnets");
-        let range = |text: &crate::written::Text| {
+        let range = |text: &crate::decode::Text| {
             let help = "write an address or a range such as 10.0.0.0/8";
             let range = report.parsed(text, "a subnet", AddressRange::parse, help)?;
             Some(range.to_string().into())

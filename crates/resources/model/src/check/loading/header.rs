@@ -1,46 +1,40 @@
-//! Parses the common fields of every resource: apiVersion, kind and metadata.
+//! Reads the common fields of every resource: apiVersion, kind and metadata. They are checked once the kind is known.
 
-use super::{Text, TextMap};
-use crate::decode::{FieldPath, Fields};
+use std::sync::Arc;
+
+use crate::decode::{FieldPath, Fields, Text, TextMap};
 
 /// apiVersion, kind, metadata.
 #[derive(Debug)]
-pub(crate) struct Header {
-    pub(crate) at: FieldPath,
-    pub(crate) api_version: Option<Text>,
-    pub(crate) kind: Option<Text>,
-    pub(crate) metadata: Metadata,
+pub(in crate::check) struct Header {
+    pub(in crate::check) at: FieldPath,
+    pub(in crate::check) api_version: Option<Text>,
+    pub(in crate::check) kind: Option<Text>,
+    pub(in crate::check) metadata: Metadata,
 }
 
 /// `metadata`, also of Pod templates.
 #[derive(Debug, Default)]
-pub(crate) struct Metadata {
-    pub(crate) at: Option<FieldPath>,
-    pub(crate) name: Option<Text>,
-    pub(crate) namespace: Option<Text>,
+pub(in crate::check) struct Metadata {
+    pub(in crate::check) at: Option<FieldPath>,
+    pub(in crate::check) name: Option<Text>,
+    pub(in crate::check) namespace: Option<Text>,
     /// A namespace may be meant that cannot be read.
-    pub(crate) namespace_unread: bool,
-    pub(crate) labels: TextMap,
-    pub(crate) annotations: TextMap,
-    pub(crate) created: Option<Text>,
-    pub(crate) owners: Vec<Owner>,
+    pub(in crate::check) namespace_unread: bool,
+    pub(in crate::check) labels: TextMap,
+    pub(in crate::check) annotations: TextMap,
+    pub(in crate::check) created: Option<Text>,
+    /// Kind and name of each of `ownerReferences` that has both.
+    pub(in crate::check) owners: Vec<(Arc<str>, Arc<str>)>,
     /// An API server gave it a `uid`: it exists in a cluster.
-    pub(crate) live: bool,
+    pub(in crate::check) live: bool,
     /// It has a `deletionTimestamp`: it is being removed.
-    pub(crate) removed: bool,
-}
-
-/// One of `ownerReferences`.
-#[derive(Debug)]
-pub(crate) struct Owner {
-    pub(crate) kind: Option<Text>,
-    pub(crate) name: Option<Text>,
-    pub(crate) controller: bool,
+    pub(in crate::check) removed: bool,
 }
 
 impl Header {
     /// Reads it from the top of a document.
-    pub(crate) fn read(fields: &mut Fields<'_>) -> Self {
+    pub(in crate::check) fn read(fields: &mut Fields<'_>) -> Self {
         Self {
             at: fields.at().clone(),
             api_version: fields.text("apiVersion"),
@@ -52,7 +46,7 @@ impl Header {
 
 impl Metadata {
     /// Reads `metadata` of a mapping.
-    pub(crate) fn read(parent: &mut Fields<'_>) -> Self {
+    pub(in crate::check) fn read(parent: &mut Fields<'_>) -> Self {
         let Some(cursor) = parent.get("metadata") else {
             return Self::default();
         };
@@ -73,16 +67,12 @@ impl Metadata {
             created: fields.text("creationTimestamp"),
             live: fields.text("uid").is_some(),
             removed: fields.text("deletionTimestamp").is_some(),
-            owners: fields.list("ownerReferences", |cursor| {
-                let mut owner = cursor.fields()?;
-                let read = Owner {
-                    kind: owner.text("kind"),
-                    name: owner.text("name"),
-                    controller: owner.boolean("controller").is_some_and(|c| c.value),
-                };
+            owners: fields.mappings("ownerReferences", |owner| {
+                let (kind, name) = (owner.value("kind"), owner.value("name"));
+                // One owner of a kind that we know is the controller in practice.
+                owner.boolean("controller");
                 owner.ignore(&["apiVersion", "uid", "blockOwnerDeletion"]);
-                owner.finish();
-                Some(read)
+                Some((kind?, name?))
             }),
         };
         fields.ignore(&[
