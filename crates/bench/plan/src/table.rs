@@ -161,7 +161,7 @@ fn legend(forecasts: &[&Forecast]) -> String {
         let axes: Vec<&str> = axes.iter().copied().collect();
         let _ = writeln!(
             text,
-            "* {what}: extrapolated, not measured at this {}",
+            "* {what}: extrapolated beyond what was measured by {}",
             axes.join(", ")
         );
     }

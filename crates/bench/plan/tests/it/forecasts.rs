@@ -156,7 +156,7 @@ fn a_load_outside_of_the_measured_range_is_said_and_overload_has_no_latency() {
     assert!(forecast("mtls", 400.0).total.vcpu.extrapolated.is_empty());
     let text = table::forecast(&forecast("mtls", 20.0));
     assert!(
-        text.contains("* CPU: extrapolated, not measured at this rate"),
+        text.contains("* CPU: extrapolated beyond what was measured by rate"),
         "{text}"
     );
     let over = forecast("mtls", 20_000.0);

@@ -52,7 +52,7 @@ fn a_graph_has_a_forecast_with_intervals_and_the_same_one_again() {
     assert!(said.starts_with("with sidecar,mtls\nSERVICE "), "{said}");
     assert!(said.contains("\nin all "), "{said}");
     assert!(
-        said.contains("* CPU: extrapolated, not measured at this"),
+        said.contains("* CPU: extrapolated beyond what was measured by"),
         "{said}"
     );
     assert_eq!(ran(&words).1, said, "the same seed");
